@@ -12,7 +12,7 @@ use legate_server::{
     AclConfig, DefaultPolicy, EtcdConfig, Parts, Server, ServerConfig, StoreConfig,
 };
 use legate_store::Store;
-use legate_testkit::state::{Place, State};
+use legate_testkit::state::{Location, State};
 use serde_json::Value;
 
 use crate::client;
@@ -185,12 +185,12 @@ impl Legate {
 
 fn store_config(state: &State) -> StoreConfig {
     match state.place() {
-        Place::Memory => StoreConfig::Memory,
-        Place::Directory(directory) => StoreConfig::Disk {
+        Location::Memory => StoreConfig::Memory,
+        Location::Directory(directory) => StoreConfig::Disk {
             directory: directory.clone(),
             key_file: None,
         },
-        Place::Etcd {
+        Location::Etcd {
             endpoints,
             prefix,
             key_file,

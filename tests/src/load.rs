@@ -15,7 +15,7 @@ const PAUSE: Duration = Duration::from_millis(5);
 
 /// The results of a load so far.
 #[derive(Debug, Default, Clone)]
-pub struct Seen {
+pub struct LoadResults {
     /// Number of responses with status 200 by instance.
     pub answers: BTreeMap<String, usize>,
     /// Every request without a response or with another status.
@@ -25,7 +25,7 @@ pub struct Seen {
 /// A running load; stopped by [`Load::finish`].
 pub struct Load {
     scope: Scope,
-    seen: Arc<Mutex<Seen>>,
+    seen: Arc<Mutex<LoadResults>>,
 }
 
 impl Load {
@@ -33,7 +33,7 @@ impl Load {
     #[must_use]
     pub fn start(address: SocketAddr) -> Self {
         let scope = Scope::new("load");
-        let seen = Arc::new(Mutex::new(Seen::default()));
+        let seen = Arc::new(Mutex::new(LoadResults::default()));
         let (stop, record) = (scope.token(), Arc::clone(&seen));
         scope.spawn("requests", async move {
             let mut ticks = interval(PAUSE);
@@ -54,7 +54,7 @@ impl Load {
     ///
     /// Never in practice: the lock is not held across a panic.
     #[must_use]
-    pub fn seen(&self) -> Seen {
+    pub fn seen(&self) -> LoadResults {
         self.seen.lock().expect("no holder panics").clone()
     }
 
@@ -63,7 +63,7 @@ impl Load {
     /// # Panics
     ///
     /// If the requests do not end.
-    pub async fn finish(self) -> Seen {
+    pub async fn finish(self) -> LoadResults {
         self.scope
             .stop(crate::wait::LIMIT)
             .await
@@ -72,7 +72,7 @@ impl Load {
     }
 }
 
-impl Seen {
+impl LoadResults {
     /// The number of responses of an instance.
     #[must_use]
     pub fn of(&self, instance: &str) -> usize {

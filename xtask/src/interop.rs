@@ -37,7 +37,7 @@ pub(crate) struct Options {
 }
 
 /// The environment of the clients.
-struct Place {
+struct Environment {
     /// The repository.
     root: PathBuf,
     /// The folder of fetched and built clients, reused by the next run.
@@ -46,7 +46,7 @@ struct Place {
     bin: PathBuf,
 }
 
-impl Place {
+impl Environment {
     fn new(workspace: &Workspace, program: &Path) -> anyhow::Result<Self> {
         let folder = workspace.target.join("interop");
         let bin = folder.join("bin");
@@ -79,7 +79,7 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> anyhow::Result<()
             workspace.target.join("debug/legate")
         }
     };
-    let place = Place::new(workspace, &program)?;
+    let place = Environment::new(workspace, &program)?;
     let wanted = |name: &str| options.only.as_deref().is_none_or(|only| only == name);
     let mut failed = Vec::new();
     let mut note = |name: &str, result: anyhow::Result<()>| {

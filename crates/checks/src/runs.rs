@@ -12,11 +12,11 @@ use legate_model::CheckType;
 
 use crate::machine::Run;
 use crate::probe::Prober;
-use crate::probe::output::Found;
+use crate::probe::output::RunResult;
 use crate::settings::Settings;
 
 /// An aborted run has no result.
-type Running = Pin<Box<dyn Future<Output = (Run, Option<Found>)> + Send>>;
+type Running = Pin<Box<dyn Future<Output = (Run, Option<RunResult>)> + Send>>;
 
 #[derive(Debug, Default)]
 pub(crate) struct Runs {
@@ -48,7 +48,7 @@ impl Runs {
     }
 
     /// The next result; pending while there are no runs. Cancel safe.
-    pub(crate) async fn next(&mut self) -> (Run, Found) {
+    pub(crate) async fn next(&mut self) -> (Run, RunResult) {
         loop {
             match self.running.next().await {
                 Some((run, Some(found))) => {
@@ -65,7 +65,7 @@ impl Runs {
     pub(crate) async fn while_waiting<T>(
         &mut self,
         other: impl Future<Output = T>,
-        mut result: impl FnMut(Run, Found),
+        mut result: impl FnMut(Run, RunResult),
     ) -> T {
         let mut other = pin!(other);
         loop {

@@ -34,7 +34,7 @@ use crate::dial::{Dialer, Link};
 use crate::error::{ErrorKind, SessionError};
 use crate::machine::{Action, Event, Machine, Settings, State};
 use crate::metrics::{Metrics, observe};
-use crate::resolve::{Found, resolve};
+use crate::resolve::{ResolvedServers, resolve};
 use crate::session::{REPORTS, Session, SessionState};
 use crate::snapshot::SessionSnapshot;
 use crate::tls::Tls;
@@ -50,7 +50,7 @@ type Absorb = Box<dyn FnOnce(&mut Driver) -> Event + Send>;
 /// The host that resolved to each server.
 #[derive(Default)]
 struct Hosts {
-    found: Found,
+    found: ResolvedServers,
     /// The host of the server in use. It is also used for servers in that server's list.
     current: Option<Arc<str>>,
 }
@@ -368,7 +368,7 @@ impl Driver {
         });
     }
 
-    fn resolved(&mut self, found: Found) -> Vec<SocketAddr> {
+    fn resolved(&mut self, found: ResolvedServers) -> Vec<SocketAddr> {
         observe(&self.metrics.discover, self.operation_started.elapsed());
         let servers: Vec<SocketAddr> = found.keys().copied().collect();
         tracing::info!(target: "server-connection-manager", addresses = ?servers, "discovered Consul servers");

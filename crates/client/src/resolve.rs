@@ -27,10 +27,13 @@ const OUTPUT: u64 = 64 * 1024;
 const STDERR: usize = 1024;
 
 /// Servers with the host that resolved to them; `None` if a command printed the address.
-pub(crate) type Found = BTreeMap<SocketAddr, Option<Arc<str>>>;
+pub(crate) type ResolvedServers = BTreeMap<SocketAddr, Option<Arc<str>>>;
 
 /// Resolves addresses of servers.
-pub(crate) async fn resolve(addresses: &Addresses, port: u16) -> Result<Found, SessionError> {
+pub(crate) async fn resolve(
+    addresses: &Addresses,
+    port: u16,
+) -> Result<ResolvedServers, SessionError> {
     let found = match addresses {
         Addresses::Hosts(hosts) => look_up_all(hosts, port).await,
         Addresses::Exec(words) => from_command(words, port).await.map_err(|reason| {
@@ -43,13 +46,13 @@ pub(crate) async fn resolve(addresses: &Addresses, port: u16) -> Result<Found, S
 
 /// Looks up all hosts. Those that do not resolve are ignored as long as another one does. An
 /// address of several hosts is assigned to the first of them.
-async fn look_up_all(hosts: &[String], port: u16) -> Result<Found, String> {
+async fn look_up_all(hosts: &[String], port: u16) -> Result<ResolvedServers, String> {
     let lookups = stream::iter(hosts.to_vec()).map(|host| async move {
         let found = look_up(&host, port).await;
         (Arc::<str>::from(host), found)
     });
     let mut lookups = lookups.buffered(LOOKUPS);
-    let mut found = Found::new();
+    let mut found = ResolvedServers::new();
     let mut failed = Vec::new();
     while let Some((host, result)) = lookups.next().await {
         match result {
@@ -105,7 +108,7 @@ async fn look_up(host: &str, port: u16) -> Result<Vec<SocketAddr>, String> {
 }
 
 /// Runs a command and parses the addresses that it prints.
-async fn from_command(words: &[String], port: u16) -> Result<Found, String> {
+async fn from_command(words: &[String], port: u16) -> Result<ResolvedServers, String> {
     match timeout(DEADLINE, run(words)).await {
         Ok(output) => parse(&output?, port).await,
         Err(_) => Err(format!("it did not end within {DEADLINE:?} and was killed")),
@@ -180,8 +183,8 @@ async fn read(pipe: Option<impl AsyncRead + Unpin>) -> Vec<u8> {
 }
 
 /// Parses IP addresses separated by white space, optionally in double quotes.
-async fn parse(output: &str, port: u16) -> Result<Found, String> {
-    let mut found = Found::new();
+async fn parse(output: &str, port: u16) -> Result<ResolvedServers, String> {
+    let mut found = ResolvedServers::new();
     for word in output.split_whitespace() {
         let word = word
             .strip_prefix('"')

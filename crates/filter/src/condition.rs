@@ -1,13 +1,13 @@
 //! A condition on one field, and its result for each type of value.
 
 use crate::expression::Operator;
-use crate::fields::{Kind, Place, Step};
+use crate::fields::{FieldPath, Kind, Step};
 use crate::pattern::Pattern;
 
 /// A condition on one field.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Condition {
-    place: Place,
+    place: FieldPath,
     check: Check,
     negated: bool,
 }
@@ -68,7 +68,7 @@ fn integer(text: &str) -> Option<i128> {
 }
 
 impl Condition {
-    pub(crate) fn new(place: Place, operator: &Operator, negated: bool) -> Self {
+    pub(crate) fn new(place: FieldPath, operator: &Operator, negated: bool) -> Self {
         let check = match operator {
             Operator::Equal(text) => Check::Equal(Value::new(text)),
             Operator::In(text) => Check::In(text.clone()),

@@ -25,7 +25,7 @@ pub enum Kind {
 
 /// The path to a field: one step for each part of the selector.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Place {
+pub struct FieldPath {
     /// At least one step.
     pub steps: Vec<Step>,
 }
@@ -47,7 +47,7 @@ pub trait Fields {
     ///
     /// The number of leading parts of the selector that are valid, and the names that could follow
     /// them.
-    fn find(&self, selector: &[String]) -> Result<Place, (usize, String)>;
+    fn find(&self, selector: &[String]) -> Result<FieldPath, (usize, String)>;
 }
 
 /// Accepts any field, for types whose fields are not known when the filter is parsed.
@@ -55,13 +55,13 @@ pub trait Fields {
 pub struct AnyFields;
 
 impl Fields for AnyFields {
-    fn find(&self, selector: &[String]) -> Result<Place, (usize, String)> {
+    fn find(&self, selector: &[String]) -> Result<FieldPath, (usize, String)> {
         let step = |key: &String| Step {
             key: key.clone(),
             kind: Kind::Any,
         };
         let steps = selector.iter().map(step).collect();
-        Ok(Place { steps })
+        Ok(FieldPath { steps })
     }
 }
 
@@ -131,7 +131,7 @@ impl Shape {
 
 /// The fields of a record.
 impl Fields for [Field] {
-    fn find(&self, selector: &[String]) -> Result<Place, (usize, String)> {
+    fn find(&self, selector: &[String]) -> Result<FieldPath, (usize, String)> {
         let top = Shape::List(&[]);
         let mut steps = Vec::with_capacity(selector.len());
         let mut fields = Some(self);
@@ -159,7 +159,7 @@ impl Fields for [Field] {
             let kind = shape.kind();
             steps.push(Step { key, kind });
         }
-        Ok(Place { steps })
+        Ok(FieldPath { steps })
     }
 }
 

@@ -39,7 +39,7 @@ mod tests;
 
 pub use error::FilterError;
 pub use expression::{Expression, Match, Operator, Selector, Tree};
-pub use fields::{AnyFields, Field, Fields, Kind, Place, Shape, Step};
+pub use fields::{AnyFields, Field, FieldPath, Fields, Kind, Shape, Step};
 pub use filter::Filter;
 pub use pattern::Pattern;
 

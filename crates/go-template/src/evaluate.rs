@@ -44,25 +44,25 @@ struct Evaluator<'a> {
 
 /// A position in the template for errors.
 #[derive(Clone, Copy)]
-struct Place {
+struct Position {
     at: usize,
     span: (usize, usize),
 }
 
-impl From<(usize, usize)> for Place {
+impl From<(usize, usize)> for Position {
     fn from(span: (usize, usize)) -> Self {
-        Place { at: span.0, span }
+        Position { at: span.0, span }
     }
 }
 
 type Evaluated<T> = Result<T, TemplateError>;
 
 impl<'a> Evaluator<'a> {
-    fn error(&self, place: Place, message: &str) -> TemplateError {
+    fn error(&self, place: Position, message: &str) -> TemplateError {
         self.source.executing(place.at, place.span, message)
     }
 
-    fn spend(&mut self, place: Place, steps: usize) -> Evaluated<()> {
+    fn spend(&mut self, place: Position, steps: usize) -> Evaluated<()> {
         let steps = u32::try_from(steps).unwrap_or(u32::MAX);
         self.steps = self.steps.saturating_add(steps);
         match self.steps <= MAX_STEPS {
@@ -71,7 +71,7 @@ impl<'a> Evaluator<'a> {
         }
     }
 
-    fn charge(&mut self, place: Place, bytes: usize) -> Evaluated<()> {
+    fn charge(&mut self, place: Position, bytes: usize) -> Evaluated<()> {
         self.made = self.made.saturating_add(bytes);
         match self.made <= MAX_TEXT {
             true => Ok(()),
@@ -86,7 +86,7 @@ impl<'a> Evaluator<'a> {
         for node in nodes {
             match node {
                 Node::Text { start, text } => {
-                    let place = Place::from((*start, start + text.len()));
+                    let place = Position::from((*start, start + text.len()));
                     self.spend(place, 1)?;
                     self.charge(place, text.len())?;
                     self.output.push(text, *start, true);
@@ -104,7 +104,7 @@ impl<'a> Evaluator<'a> {
         if !pipeline.variables.is_empty() {
             return Ok(());
         }
-        let place = Place::from(pipeline.span);
+        let place = Position::from(pipeline.span);
         self.charge(place, value.size())?;
         let mut text = String::new();
         match value {
@@ -135,7 +135,7 @@ impl<'a> Evaluator<'a> {
 
     fn range(&mut self, dot: &Value, range: &Range<'a>) -> Evaluated<()> {
         let scope = self.variables.len();
-        let place = Place::from(range.pipeline.span);
+        let place = Position::from(range.pipeline.span);
         let value = self.pipeline(dot, &range.pipeline)?;
         let count = match &value {
             Value::List(items) => i64::try_from(items.len()).unwrap_or(i64::MAX),
@@ -169,7 +169,13 @@ impl<'a> Evaluator<'a> {
     }
 
     /// Sets the variables of a `range` for one iteration.
-    fn bind(&mut self, place: Place, range: &Range<'a>, index: i64, item: &Value) -> Evaluated<()> {
+    fn bind(
+        &mut self,
+        place: Position,
+        range: &Range<'a>,
+        index: i64,
+        item: &Value,
+    ) -> Evaluated<()> {
         match range.pipeline.variables.as_slice() {
             [] => Ok(()),
             [only] => self.assign(place, only, item.clone()),
@@ -180,7 +186,7 @@ impl<'a> Evaluator<'a> {
         }
     }
 
-    fn assign(&mut self, place: Place, name: &str, value: Value) -> Evaluated<()> {
+    fn assign(&mut self, place: Position, name: &str, value: Value) -> Evaluated<()> {
         let mut known = self.variables.iter_mut().rev();
         match known.find(|(known, _)| *known == name) {
             Some((_, slot)) => {
@@ -207,7 +213,7 @@ impl<'a> Evaluator<'a> {
         Ok(value)
     }
 
-    fn declare(&mut self, place: Place, name: &'a str, value: Value) -> Evaluated<()> {
+    fn declare(&mut self, place: Position, name: &'a str, value: Value) -> Evaluated<()> {
         if self.variables.len() == MAX_VARIABLES {
             let message = format!("over {MAX_VARIABLES} variables in scope");
             return Err(self.error(place, &message));
@@ -222,7 +228,7 @@ impl<'a> Evaluator<'a> {
         command: &Command<'a>,
         last: Option<Value>,
     ) -> Evaluated<Value> {
-        let place = Place::from(command.span);
+        let place = Position::from(command.span);
         if let OperandKind::Function(function) = command.first.kind {
             return self.call(dot, function, &command.arguments, last, place);
         }
@@ -239,7 +245,7 @@ impl<'a> Evaluator<'a> {
     }
 
     fn operand(&mut self, dot: &Value, operand: &Operand<'a>) -> Evaluated<Value> {
-        let place = Place {
+        let place = Position {
             at: operand.at,
             span: operand.span,
         };
@@ -272,7 +278,7 @@ impl<'a> Evaluator<'a> {
         function: &Function,
         arguments: &[Operand<'a>],
         last: Option<Value>,
-        place: Place,
+        place: Position,
     ) -> Evaluated<Value> {
         function
             .check_count(arguments.len() + usize::from(last.is_some()))

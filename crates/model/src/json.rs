@@ -7,7 +7,7 @@
 
 pub(crate) mod decode;
 pub(crate) mod nesting;
-mod place;
+mod position;
 mod request;
 pub(crate) mod shown;
 

@@ -13,7 +13,7 @@ use legate_model::Protocol;
 use crate::encode::EncodedResource;
 use crate::error::{Failure, GenerateError};
 use crate::extension::Extensions;
-use crate::extension::place::Place;
+use crate::extension::part_id::PartId;
 use crate::listener::Bind;
 use crate::memo::Memo;
 use crate::names;
@@ -307,7 +307,7 @@ impl<'a> UnitBuilder<'a> {
         let (Some(extensions), Some(made)) = (&self.extensions, made.as_ref()) else {
             return Ok(made);
         };
-        let place = Place {
+        let place = PartId {
             kind,
             name,
             upstream: self.upstream.as_deref(),

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use tokio::sync::Notify;
 
 use crate::read::ReadTxn;
-use crate::watch::{Mark, Place};
+use crate::watch::{Mark, WatchGuard};
 
 /// Waits for changes of the cached values of one reader.
 #[derive(Clone, Debug, Default)]
@@ -33,13 +33,13 @@ impl Follower {
 
 /// A cached value. Dropping it ends its watch.
 pub struct Kept<T> {
-    held: Option<Held<T>>,
+    held: Option<Cached<T>>,
 }
 
-struct Held<T> {
+struct Cached<T> {
     value: T,
     mark: Arc<Mark>,
-    _place: Place,
+    _place: WatchGuard,
 }
 
 impl<T> Default for Kept<T> {
@@ -67,7 +67,7 @@ impl<T: Clone> Kept<T> {
         let Some(follower) = follower.filter(|_| txn.committed) else {
             return read(txn);
         };
-        let fresh = |held: &&Held<T>| !held.mark.is_set();
+        let fresh = |held: &&Cached<T>| !held.mark.is_set();
         if let Some(held) = self.held.as_ref().filter(fresh) {
             return held.value.clone();
         }
@@ -78,7 +78,7 @@ impl<T: Clone> Kept<T> {
         // The new watch starts before the old one is dropped, so that shared results are held
         // throughout.
         let place = registry.watch_kept(&inner.into_reads(), &mark);
-        self.held = Some(Held {
+        self.held = Some(Cached {
             value: value.clone(),
             mark,
             _place: place,

@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use crate::key::Key;
 use crate::reads::Reads;
-use crate::watch::{Place, Registry};
+use crate::watch::{Registry, WatchGuard};
 
 /// The minimum number of results for a sweep.
 const SWEEP_FROM: usize = 64;
@@ -38,7 +38,7 @@ struct Slot {
     newest: u64,
     /// Cleared by the first change of an input.
     fresh: Arc<AtomicBool>,
-    _place: Place,
+    _place: WatchGuard,
 }
 
 /// The dependencies of a reader of a result.

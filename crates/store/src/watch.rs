@@ -109,7 +109,7 @@ impl Registry {
     }
 
     /// Watches the inputs of a cached value. The first change sets the mark.
-    pub(crate) fn watch_kept(self: &Arc<Self>, reads: &Reads, mark: &Arc<Mark>) -> Place {
+    pub(crate) fn watch_kept(self: &Arc<Self>, reads: &Reads, mark: &Arc<Mark>) -> WatchGuard {
         let mut waiting = self.lock();
         let id = waiting.add(&reads.keys, &Waiter::Kept(Arc::clone(mark)));
         if waiting.changed_since(reads) {
@@ -125,7 +125,7 @@ impl Registry {
         key: &Key,
         reads: &Reads,
         fresh: &Arc<AtomicBool>,
-    ) -> Place {
+    ) -> WatchGuard {
         let mut waiting = self.lock();
         let query = Query {
             key: key.clone(),
@@ -176,8 +176,8 @@ impl Registry {
             .sum()
     }
 
-    fn place(self: &Arc<Self>, id: u64, reads: &Reads) -> Place {
-        Place {
+    fn place(self: &Arc<Self>, id: u64, reads: &Reads) -> WatchGuard {
+        WatchGuard {
             registry: Arc::clone(self),
             id,
             keys: reads.keys.iter().cloned().collect(),
@@ -310,7 +310,7 @@ impl Waiters {
 }
 
 /// A registered watch. Dropping it removes it.
-pub(crate) struct Place {
+pub(crate) struct WatchGuard {
     registry: Arc<Registry>,
     id: u64,
     keys: Box<[Key]>,
@@ -318,7 +318,7 @@ pub(crate) struct Place {
     _results: Box<[Arc<dyn Any + Send + Sync>]>,
 }
 
-impl Drop for Place {
+impl Drop for WatchGuard {
     fn drop(&mut self) {
         let mut waiting = self.registry.lock();
         for key in &self.keys {
@@ -337,7 +337,7 @@ impl Drop for Place {
 /// coalesced into one.
 pub struct Watch {
     notify: Arc<Notify>,
-    _place: Place,
+    _place: WatchGuard,
 }
 
 impl Watch {

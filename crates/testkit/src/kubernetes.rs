@@ -37,14 +37,14 @@ struct Shared {
 }
 
 /// Plural of the kind, namespace (or empty) and name.
-type Place = (String, String, String);
+type ObjectKey = (String, String, String);
 
 #[derive(Default)]
 struct State {
     version: u64,
-    objects: BTreeMap<Place, Value>,
+    objects: BTreeMap<ObjectKey, Value>,
     /// Every change: version, place, type, and the object after it.
-    log: Vec<(u64, Place, &'static str, Value)>,
+    log: Vec<(u64, ObjectKey, &'static str, Value)>,
     /// Versions up to this one have expired.
     forgotten: u64,
     /// Incremented to end all watches.
@@ -202,7 +202,7 @@ impl State {
         Ok(object)
     }
 
-    fn remove(&mut self, place: &Place) -> Option<Value> {
+    fn remove(&mut self, place: &ObjectKey) -> Option<Value> {
         let mut object = self.objects.remove(place)?;
         self.version += 1;
         object["metadata"]["resourceVersion"] = self.version.to_string().into();
@@ -410,7 +410,7 @@ impl Target {
         })
     }
 
-    fn covers(&self, place: &Place) -> bool {
+    fn covers(&self, place: &ObjectKey) -> bool {
         place.0 == self.plural && (self.namespace.is_empty() || place.1 == self.namespace)
     }
 

@@ -52,7 +52,7 @@ impl Backend {
 /// The state of one server, which outlives the server. It is removed on drop.
 #[derive(Debug)]
 pub struct State {
-    place: Place,
+    place: Location,
     /// Kept alive while a test of this process uses it.
     _etcd: Option<Arc<Cluster>>,
     _folder: Option<TempDir>,
@@ -60,7 +60,7 @@ pub struct State {
 
 /// The location of a [`State`].
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum Location {
     /// In the server's memory.
     Memory,
     /// In a directory of its own.
@@ -102,14 +102,14 @@ impl State {
     async fn of(backend: Backend) -> Self {
         match backend {
             Backend::Memory => Self {
-                place: Place::Memory,
+                place: Location::Memory,
                 _etcd: None,
                 _folder: None,
             },
             Backend::File => {
                 let folder = TempDir::new().expect("a temporary folder");
                 Self {
-                    place: Place::Directory(folder.path().join("data")),
+                    place: Location::Directory(folder.path().join("data")),
                     _etcd: None,
                     _folder: Some(folder),
                 }
@@ -119,7 +119,7 @@ impl State {
                 let etcd = shared_etcd().await;
                 let number = NEXT.fetch_add(1, Ordering::Relaxed);
                 Self {
-                    place: Place::Etcd {
+                    place: Location::Etcd {
                         endpoints: etcd.endpoints(),
                         prefix: format!("test-{number}"),
                         key_file: etcd.key_file(),
@@ -133,7 +133,7 @@ impl State {
 
     /// Its location.
     #[must_use]
-    pub fn place(&self) -> &Place {
+    pub fn place(&self) -> &Location {
         &self.place
     }
 
@@ -141,9 +141,9 @@ impl State {
     #[must_use]
     pub fn flags(&self) -> Vec<String> {
         match &self.place {
-            Place::Memory => vec!["--in-memory".to_owned()],
-            Place::Directory(path) => vec![format!("--data-dir={}", path.display())],
-            Place::Etcd {
+            Location::Memory => vec!["--in-memory".to_owned()],
+            Location::Directory(path) => vec![format!("--data-dir={}", path.display())],
+            Location::Etcd {
                 endpoints,
                 prefix,
                 key_file,

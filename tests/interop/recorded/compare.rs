@@ -8,16 +8,16 @@ use super::file::{Answer, Exchange};
 use super::masks::{self, is_at};
 
 /// The differences with their places.
-pub(super) struct Found(Vec<(Place, String)>);
+pub(super) struct Differences(Vec<(Location, String)>);
 
-enum Place {
+enum Location {
     /// The status, a header or the whole body.
     Named(String),
     /// A path in the JSON of the body.
     Inside(Vec<String>),
 }
 
-impl Found {
+impl Differences {
     pub(super) fn between(recorded: &Answer, answered: &Answer) -> Self {
         let mut found = Self(Vec::new());
         if recorded.status != answered.status {
@@ -71,7 +71,7 @@ impl Found {
     }
 
     fn named(&mut self, name: &str, how: String) {
-        self.0.push((Place::Named(name.to_owned()), how));
+        self.0.push((Location::Named(name.to_owned()), how));
     }
 
     fn inside(&mut self, one: &Value, other: &Value, at: &mut Vec<String>) {
@@ -109,11 +109,11 @@ impl Found {
     }
 
     fn here(&mut self, at: &[String], how: String) {
-        self.0.push((Place::Inside(at.to_vec()), how));
+        self.0.push((Location::Inside(at.to_vec()), how));
     }
 }
 
-impl Place {
+impl Location {
     /// Whether a listed place is this one or a parent of it.
     fn is(&self, listed: &str) -> bool {
         match self {

@@ -22,7 +22,7 @@ use legate_tests::interop::Pair;
 use legate_tests::{client, eventually};
 use tokio::time::{Instant, sleep};
 
-use self::compare::Found;
+use self::compare::Differences;
 use self::file::{Answer, Exchange, Recording};
 use self::masks::Masks;
 use crate::consul_catalog::consul;
@@ -153,7 +153,7 @@ async fn compared(
     let begin = Instant::now();
     loop {
         let (answer, masks) = ask(http, exchange, kept).await;
-        let found = Found::between(recorded, &answer);
+        let found = Differences::between(recorded, &answer);
         let judged = found.judge(exchange, server == Server::Legate);
         if judged.is_ok() || !exchange.eventually || begin.elapsed() > LIMIT {
             *kept = masks.kept;

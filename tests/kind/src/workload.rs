@@ -200,7 +200,7 @@ pub(crate) struct Load<'a> {
 
 /// The results of requests.
 #[derive(Debug)]
-pub(crate) struct Seen {
+pub(crate) struct LoadResults {
     /// Number of responses by instance.
     pub(crate) answers: BTreeMap<String, u64>,
     pub(crate) failed: u64,
@@ -232,7 +232,7 @@ impl<'a> Load<'a> {
     }
 
     /// The results since the last reset.
-    pub(crate) fn seen(&self) -> anyhow::Result<Seen> {
+    pub(crate) fn seen(&self) -> anyhow::Result<LoadResults> {
         let seen: Value = serde_json::from_str(&self.get("/")?)?;
         let answers = seen["answers"].as_object().context("answers")?;
         let answers = answers
@@ -240,7 +240,7 @@ impl<'a> Load<'a> {
             .map(|(instance, count)| (instance.clone(), count.as_u64().unwrap_or_default()));
         let failures = seen["failures"].as_array().context("failures")?;
         let failures = failures.iter().filter_map(Value::as_str);
-        Ok(Seen {
+        Ok(LoadResults {
             answers: answers.collect(),
             failed: seen["failed"].as_u64().context("failed")?,
             failures: failures.map(str::to_owned).collect(),
@@ -248,7 +248,7 @@ impl<'a> Load<'a> {
     }
 
     /// The results, which must contain responses and no failure.
-    pub(crate) fn without_failure(&self) -> anyhow::Result<Seen> {
+    pub(crate) fn without_failure(&self) -> anyhow::Result<LoadResults> {
         let seen = self.seen()?;
         ensure!(
             seen.failed == 0,

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 
-use super::Place;
+use super::Environment;
 
 /// The maximum number of attempts to connect to the agent, and the pause between them.
 const ATTEMPTS: u32 = 400;
@@ -21,7 +21,7 @@ pub(super) struct Agent {
 
 impl Agent {
     /// Starts an agent and waits until its HTTP port accepts connections.
-    pub(super) fn start(place: &Place) -> anyhow::Result<Self> {
+    pub(super) fn start(place: &Environment) -> anyhow::Result<Self> {
         let http = free_port()?;
         let mut command = Command::new(place.consul());
         command.args(["agent", "-dev", "-bind", "127.0.0.1", "-log-level", "warn"]);
@@ -73,7 +73,7 @@ impl Drop for Agent {
 }
 
 /// A Consul has additional ports, which two agents on one machine must not share.
-fn is_consul(place: &Place) -> bool {
+fn is_consul(place: &Environment) -> bool {
     let target = place.consul().canonicalize();
     target.is_ok_and(|target| target.file_name().is_some_and(|name| name == "consul"))
 }

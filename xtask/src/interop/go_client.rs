@@ -11,7 +11,7 @@ use std::thread;
 use anyhow::{Context, ensure};
 use serde_json::Value;
 
-use super::Place;
+use super::Environment;
 use crate::workspace::{run, variable};
 
 const MODULE: &str = "github.com/hashicorp/consul/api";
@@ -33,7 +33,7 @@ const LIMIT: &str = "240s";
 const DOCUMENT: &str = "docs/consul-clients.md";
 
 /// Runs the matching tests. Without a pattern, failures must be exactly those in the document.
-pub(super) fn run_all(place: &Place, pattern: &str) -> anyhow::Result<()> {
+pub(super) fn run_all(place: &Environment, pattern: &str) -> anyhow::Result<()> {
     let binary = compile(place)?;
     certificates(place)?;
     let names = names(&binary, pattern)?;
@@ -87,7 +87,7 @@ struct Verdict {
 type Verdicts = BTreeMap<String, Verdict>;
 
 /// The compiled suite, built once for each version.
-fn compile(place: &Place) -> anyhow::Result<PathBuf> {
+fn compile(place: &Environment) -> anyhow::Result<PathBuf> {
     let folder = place.folder.join(format!("go-{VERSION}"));
     let binary = folder.join("suite.test");
     if binary.is_file() {
@@ -118,7 +118,7 @@ fn compile(place: &Place) -> anyhow::Result<PathBuf> {
 
 /// The suite reads certificates from a folder that is not in the module's release. They are created here with
 /// the tested program.
-fn certificates(place: &Place) -> anyhow::Result<()> {
+fn certificates(place: &Environment) -> anyhow::Result<()> {
     let made = place.folder.join("certificates");
     let _ = fs::remove_dir_all(&made);
     fs::create_dir_all(&made)?;
@@ -182,7 +182,7 @@ fn names(binary: &Path, pattern: &str) -> anyhow::Result<Vec<String>> {
     Ok(names.map(str::to_owned).collect())
 }
 
-fn in_parallel(place: &Place, binary: &Path, batches: VecDeque<Vec<String>>) -> Verdicts {
+fn in_parallel(place: &Environment, binary: &Path, batches: VecDeque<Vec<String>>) -> Verdicts {
     let (batches, verdicts) = (Mutex::new(batches), Mutex::new(Verdicts::new()));
     thread::scope(|scope| {
         for _ in 0..WORKERS {
@@ -204,7 +204,7 @@ fn pop(batches: &Mutex<VecDeque<Vec<String>>>) -> Option<Vec<String>> {
 }
 
 /// Runs these tests in one process. A test without a verdict afterwards did not complete.
-fn run_batch(place: &Place, binary: &Path, names: &[String]) -> Verdicts {
+fn run_batch(place: &Environment, binary: &Path, names: &[String]) -> Verdicts {
     let mut path = place.bin.clone().into_os_string();
     if let Some(rest) = variable("PATH") {
         path.push(":");

@@ -6,7 +6,7 @@ use std::process::Command;
 
 use anyhow::{Context, ensure};
 
-use super::Place;
+use super::Environment;
 use super::agent::Agent;
 use crate::workspace::run;
 
@@ -18,7 +18,7 @@ const NODE: &str = "consul@2.0.1";
 const TEMPLATE: &str = "github.com/hashicorp/consul-template@v0.41.1";
 
 /// `py-consul` for Python.
-pub(super) fn python(place: &Place) -> anyhow::Result<()> {
+pub(super) fn python(place: &Environment) -> anyhow::Result<()> {
     let folder = place.folder.join("python");
     let python = folder.join("bin/python");
     if !python.is_file() {
@@ -37,7 +37,7 @@ pub(super) fn python(place: &Place) -> anyhow::Result<()> {
 }
 
 /// `consul` for Node.js.
-pub(super) fn node(place: &Place) -> anyhow::Result<()> {
+pub(super) fn node(place: &Environment) -> anyhow::Result<()> {
     let folder = place.folder.join("node");
     fs::create_dir_all(&folder)?;
     let install = ["install", "--silent", "--no-audit", "--no-fund", NODE];
@@ -55,14 +55,14 @@ pub(super) fn node(place: &Place) -> anyhow::Result<()> {
         .arg(agent.address()))
 }
 
-fn script(place: &Place, mut command: Command, name: &str) -> anyhow::Result<()> {
+fn script(place: &Environment, mut command: Command, name: &str) -> anyhow::Result<()> {
     let agent = Agent::start(place)?;
     command.arg(place.root.join("tests/interop/clients").join(name));
     run(command.arg(agent.address()))
 }
 
 /// consul-template renders a template of services, keys and nodes once.
-pub(super) fn template(place: &Place) -> anyhow::Result<()> {
+pub(super) fn template(place: &Environment) -> anyhow::Result<()> {
     let program = place.folder.join("consul-template");
     if !program.is_file() {
         let install = Command::new("go")

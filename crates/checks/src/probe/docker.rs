@@ -17,7 +17,7 @@ use tokio::net::{TcpStream, UnixStream};
 use tokio::time::{Instant, sleep, timeout_at};
 
 use super::dial::{Dialer, Stream};
-use super::output::{Found, Output, cut};
+use super::output::{Output, RunResult, cut};
 use super::script::status;
 
 /// The maximum size of responses to create and inspect, in bytes. Inspect repeats the arguments.
@@ -34,7 +34,7 @@ pub(super) async fn run(
     check: &CheckType,
     limit: Duration,
     size: usize,
-) -> Found {
+) -> RunResult {
     let daemon = Daemon {
         dialer,
         host,

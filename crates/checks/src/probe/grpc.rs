@@ -8,9 +8,9 @@ use tonic_health::pb::health_check_response::ServingStatus;
 use tonic_health::pb::health_client::HealthClient;
 
 use super::dial::Dialer;
-use super::output::Found;
+use super::output::RunResult;
 
-pub(super) async fn run(dialer: &Dialer, check: &CheckType) -> Found {
+pub(super) async fn run(dialer: &Dialer, check: &CheckType) -> RunResult {
     let target = check.grpc.as_str();
     match query(dialer, check).await {
         Ok(ServingStatus::Serving) => (

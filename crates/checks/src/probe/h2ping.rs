@@ -7,9 +7,9 @@ use h2::Ping;
 use legate_model::{CheckStatus, CheckType};
 
 use super::dial::Dialer;
-use super::output::Found;
+use super::output::RunResult;
 
-pub(super) async fn run(dialer: &Dialer, check: &CheckType) -> Found {
+pub(super) async fn run(dialer: &Dialer, check: &CheckType) -> RunResult {
     match ping(dialer, check).await {
         Ok(()) => (CheckStatus::Passing, "HTTP2 ping was successful".to_owned()),
         Err(error) => (CheckStatus::Critical, error),

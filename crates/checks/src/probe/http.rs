@@ -17,13 +17,13 @@ use percent_encoding::percent_decode_str;
 use url::Url;
 
 use super::dial::Dialer;
-use super::output::Found;
+use super::output::RunResult;
 
 /// The maximum number of redirects, as in Go and Consul.
 const MAX_REDIRECTS: usize = 10;
 
 /// Runs the check. The first `size` bytes of the response are retained.
-pub(super) async fn run(dialer: &Dialer, check: &CheckType, size: usize) -> Found {
+pub(super) async fn run(dialer: &Dialer, check: &CheckType, size: usize) -> RunResult {
     let method = match check.method.as_str() {
         "" => "GET",
         own => own,

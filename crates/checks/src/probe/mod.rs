@@ -17,7 +17,7 @@ use legate_model::{CheckStatus, CheckType};
 use tokio::time::timeout;
 
 use self::dial::Dialer;
-use self::output::{Found, cut, size};
+use self::output::{RunResult, cut, size};
 use crate::settings::Settings;
 
 /// Default timeout of a run, as in Consul.
@@ -41,7 +41,7 @@ impl Prober {
     }
 
     /// Runs a check once.
-    pub(crate) async fn run(&self, check: &CheckType) -> Found {
+    pub(crate) async fn run(&self, check: &CheckType) -> RunResult {
         let kind = check.type_name();
         let (settings, dialer) = (&self.settings, &self.dialer);
         let size = size(check, settings);
@@ -74,7 +74,7 @@ impl Prober {
     }
 }
 
-async fn tcp(dialer: &Dialer, check: &CheckType) -> Found {
+async fn tcp(dialer: &Dialer, check: &CheckType) -> RunResult {
     let address = check.tcp.as_str();
     let host = address.rsplit_once(':').map_or(address, |(host, _)| host);
     let tls = check.tcp_use_tls.then_some([].as_slice());

@@ -9,7 +9,7 @@ use legate_model::{CheckStatus, CheckType};
 use crate::settings::Settings;
 
 /// The result of a run.
-pub(crate) type Found = (CheckStatus, String);
+pub(crate) type RunResult = (CheckStatus, String);
 
 /// The end of a program's output.
 pub(super) struct Output {
@@ -45,7 +45,7 @@ impl Output {
     }
 
     /// The result of a program that exceeded its timeout.
-    pub(super) fn timed_out(self, limit: Duration) -> Found {
+    pub(super) fn timed_out(self, limit: Duration) -> RunResult {
         let text = format!("Timed out ({limit:?}) running check\n\n{}", self.text());
         (CheckStatus::Critical, text.trim_end().to_owned())
     }

@@ -15,13 +15,13 @@ use tokio::io::{AsyncRead, AsyncReadExt};
 use tokio::process::{Child, Command};
 use tokio::time::timeout;
 
-use super::output::{Found, Output};
+use super::output::{Output, RunResult};
 
 /// Size of the read buffer.
 const CHUNK: usize = 4096;
 
 /// Runs a program. The last `size` bytes of its output are retained.
-pub(super) async fn run(arguments: &[String], limit: Duration, size: usize) -> Found {
+pub(super) async fn run(arguments: &[String], limit: Duration, size: usize) -> RunResult {
     let started = start(arguments);
     let (mut child, group) = match started {
         Ok(started) => started,

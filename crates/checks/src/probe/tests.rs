@@ -22,7 +22,7 @@ async fn serve(scope: &Scope, router: Router) -> SocketAddr {
     address
 }
 
-async fn run(check: CheckType) -> Found {
+async fn run(check: CheckType) -> RunResult {
     Prober::default().run(&check).await
 }
 

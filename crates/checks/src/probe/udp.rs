@@ -10,12 +10,12 @@ use tokio::net::UdpSocket;
 use tokio::time::timeout;
 
 use super::dial::Dialer;
-use super::output::Found;
+use super::output::RunResult;
 
 /// How long to wait for a refusal, which takes one round trip. Without one the check passes.
 const SILENCE: Duration = Duration::from_secs(1);
 
-pub(super) async fn run(dialer: &Dialer, check: &CheckType) -> Found {
+pub(super) async fn run(dialer: &Dialer, check: &CheckType) -> RunResult {
     let address = check.udp.as_str();
     match probe(dialer, check).await {
         Ok(()) => (

@@ -147,10 +147,10 @@ fn definitions(flags: &Flags) -> Result<Definitions, String> {
 }
 
 /// The files with their modification times.
-type Seen = BTreeMap<PathBuf, Option<SystemTime>>;
+type FileTimes = BTreeMap<PathBuf, Option<SystemTime>>;
 
 /// Returns a function that reports whether the files have changed since its last call.
-fn changed(flags: Arc<Flags>, mut known: Seen) -> Box<dyn FnMut() -> bool + Send> {
+fn changed(flags: Arc<Flags>, mut known: FileTimes) -> Box<dyn FnMut() -> bool + Send> {
     Box::new(move || {
         // Read errors are reported when something has changed.
         let Ok(files) = sources::list(&flags) else {
@@ -164,7 +164,7 @@ fn changed(flags: Arc<Flags>, mut known: Seen) -> Box<dyn FnMut() -> bool + Send
 }
 
 /// The modification time of each file.
-fn seen(files: &[PathBuf]) -> Seen {
+fn seen(files: &[PathBuf]) -> FileTimes {
     let changed = |file: &Path| {
         std::fs::metadata(file)
             .and_then(|known| known.modified())

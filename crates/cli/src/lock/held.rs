@@ -59,7 +59,7 @@ pub(super) struct Lock<'a> {
 }
 
 /// Keys as last read, and the index to wait for.
-struct Seen {
+struct LastRead {
     pairs: Vec<Value>,
     index: u64,
 }
@@ -140,7 +140,7 @@ impl<'a> Lock<'a> {
     }
 
     /// Reads the keys, after `index` unless that is 0.
-    async fn read(&self, index: u64) -> anyhow::Result<Seen> {
+    async fn read(&self, index: u64) -> anyhow::Result<LastRead> {
         let ask = match self.semaphore() {
             true => self.api.get(self.path("")).flag("recurse", true),
             false => self.api.get(self.key()),
@@ -158,7 +158,7 @@ impl<'a> Lock<'a> {
                 answer.value()?.as_array().cloned().unwrap_or_default()
             }
         };
-        Ok(Seen {
+        Ok(LastRead {
             pairs,
             index: answer.index(),
         })

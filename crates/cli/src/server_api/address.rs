@@ -9,14 +9,14 @@ use anyhow::{bail, ensure};
 /// The address of a server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Address {
-    pub(super) place: Place,
+    pub(super) place: Endpoint,
     pub(super) https: bool,
     /// The prefix of every path, without a trailing slash.
     pub(super) prefix: String,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Place {
+pub(super) enum Endpoint {
     /// Host and port, and the host alone.
     Tcp {
         authority: String,
@@ -38,7 +38,7 @@ impl Address {
             Some(("https", rest)) => (true, rest),
             Some(("unix", path)) => {
                 return Ok(Address {
-                    place: Place::Unix(path.into()),
+                    place: Endpoint::Unix(path.into()),
                     https: false,
                     prefix: String::new(),
                 });
@@ -69,7 +69,7 @@ impl Address {
             "the address {text:?} has no host: use HOST:PORT, https://HOST:PORT or unix:///PATH"
         );
         Ok(Address {
-            place: Place::Tcp {
+            place: Endpoint::Tcp {
                 host: bare.to_owned(),
                 authority,
             },
@@ -80,8 +80,8 @@ impl Address {
 
     pub(super) fn host_header(&self) -> &str {
         match &self.place {
-            Place::Tcp { authority, .. } => authority,
-            Place::Unix(_) => "127.0.0.1",
+            Endpoint::Tcp { authority, .. } => authority,
+            Endpoint::Unix(_) => "127.0.0.1",
         }
     }
 }
@@ -89,8 +89,8 @@ impl Address {
 impl fmt::Display for Address {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.place {
-            Place::Unix(path) => write!(f, "http://{}", path.display()),
-            Place::Tcp { authority, .. } => {
+            Endpoint::Unix(path) => write!(f, "http://{}", path.display()),
+            Endpoint::Tcp { authority, .. } => {
                 let scheme = if self.https { "https" } else { "http" };
                 write!(f, "{scheme}://{authority}")
             }
@@ -106,7 +106,7 @@ mod tests {
     fn addresses() {
         let of = |text: &str| {
             let address = Address::parse(text, false).unwrap();
-            let Place::Tcp { authority, host } = address.place else {
+            let Endpoint::Tcp { authority, host } = address.place else {
                 panic!("{text} is not a TCP address")
             };
             (authority, host, address.https, address.prefix)
@@ -136,7 +136,7 @@ mod tests {
             expected("a.b:443", "a.b", true, "/x/y")
         );
         let unix = Address::parse("unix:///run/consul.sock", true).unwrap();
-        assert_eq!(unix.place, Place::Unix("/run/consul.sock".into()));
+        assert_eq!(unix.place, Endpoint::Unix("/run/consul.sock".into()));
         assert!(!unix.https);
         for wrong in ["", ":8500", "ftp://a:1"] {
             assert!(Address::parse(wrong, false).is_err(), "{wrong}");

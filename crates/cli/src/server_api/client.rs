@@ -16,7 +16,7 @@ use tokio::net::{TcpStream, UnixStream};
 use tokio::time::{Instant, timeout_at};
 use tokio_rustls::TlsConnector;
 
-use super::address::{Address, Place};
+use super::address::{Address, Endpoint};
 
 /// The default timeout of a request, including connecting.
 const TIME_LIMIT: Duration = Duration::from_secs(60);
@@ -313,13 +313,13 @@ impl Api {
         let deadline = deadline.min(Instant::now() + CONNECT_LIMIT);
         let late = |_| std::io::Error::from(std::io::ErrorKind::TimedOut);
         match &self.address.place {
-            Place::Unix(path) => {
+            Endpoint::Unix(path) => {
                 let stream = timeout_at(deadline, UnixStream::connect(path)).await;
                 let stream = stream.map_err(late).flatten();
                 let stream = stream.map_err(|error| dial("unix", &path.to_string_lossy(), error));
                 Ok(Box::new(stream?))
             }
-            Place::Tcp { authority, .. } => {
+            Endpoint::Tcp { authority, .. } => {
                 let stream = timeout_at(deadline, TcpStream::connect(authority.as_str())).await;
                 let stream = stream.map_err(late).flatten();
                 let stream = stream.map_err(|error| dial("tcp", authority, error))?;

@@ -10,7 +10,7 @@ use legate_identity::tls::{self, ClientTls};
 use legate_model::Secret;
 use serde_json::Value;
 
-use super::address::{Address, Place};
+use super::address::{Address, Endpoint};
 use super::client::Api;
 
 /// The default address.
@@ -175,7 +175,7 @@ impl ApiFlags {
         let key = path(&self.client_key, "CONSUL_CLIENT_KEY");
         let ca = path(&self.ca_file, "CONSUL_CACERT").or(path(&self.ca_path, "CONSUL_CAPATH"));
         let tls = match (&address.place, address.https) {
-            (Place::Tcp { host, .. }, true) => {
+            (Endpoint::Tcp { host, .. }, true) => {
                 let config = tls::client_config(&ClientTls {
                     ca,
                     client_cert: certificate.zip(key),

@@ -59,14 +59,14 @@ struct Watched {
 }
 
 /// A page, locked while it waits for its sources; `None` after it was evicted.
-type Place = tokio::sync::Mutex<Option<Page>>;
+type SharedPage = tokio::sync::Mutex<Option<Page>>;
 
 /// Generates merged pages. Clones share the limit on concurrent pages.
 #[derive(Debug, Clone)]
 pub struct Merger {
     telemetry: Telemetry,
     sources: Arc<[Watched]>,
-    places: Arc<Mutex<Vec<Weak<Place>>>>,
+    places: Arc<Mutex<Vec<Weak<SharedPage>>>>,
     dialer: Dialer,
     stop: CancellationToken,
 }
@@ -119,7 +119,7 @@ impl Merger {
             whole: false,
         };
         page.own(&self.telemetry.families());
-        let place = Arc::new(Place::new(Some(page)));
+        let place = Arc::new(SharedPage::new(Some(page)));
         places.push(Arc::downgrade(&place));
         let parts = (place, self.stop.clone());
         Some(try_unfold(parts, async |(place, stop)| {
@@ -135,10 +135,11 @@ impl Merger {
 
 /// If all places are taken, evicts the page that has waited longest for its reader; `None` if all readers are
 /// reading.
-fn make_room(places: &mut Vec<Weak<Place>>) -> Option<()> {
+fn make_room(places: &mut Vec<Weak<SharedPage>>) -> Option<()> {
     places.retain(|place| place.strong_count() > 0);
     if places.len() >= PAGES {
-        let unread = |place: &Weak<Place>| Some(place.upgrade()?.try_lock().ok()?.as_ref()?.unread);
+        let unread =
+            |place: &Weak<SharedPage>| Some(place.upgrade()?.try_lock().ok()?.as_ref()?.unread);
         let waiting = places.iter().enumerate();
         let waiting = waiting.filter_map(|(at, place)| Some((unread(place)?, at)));
         let (since, at) = waiting.min()?;

@@ -5,7 +5,7 @@ use std::ffi::OsString;
 use std::fs::File;
 
 use super::document;
-use super::launch::{Launch, Place, SpawnError};
+use super::launch::{HotRestartRole, Launch, SpawnError};
 
 const PLAIN_FORMAT: &str = "%Y-%m-%dT%T.%eZ%z [%l] envoy.%n(%t) %v";
 const JSON_FORMAT: &str = r#"{"@timestamp":"%Y-%m-%dT%T.%fZ%z","@module":"envoy.%n","@level":"%l","@message":"%j","thread":%t}"#;
@@ -24,7 +24,7 @@ const HOT_RESTART_OPTIONS: [&str; 7] = [
 /// The arguments, starting with the document, and the file that Envoy has to inherit for it.
 pub(super) fn arguments(
     launch: &Launch,
-    place: Option<&Place>,
+    place: Option<&HotRestartRole>,
 ) -> Result<(Vec<OsString>, Option<File>), SpawnError> {
     let extra = &launch.extra_args;
     let (mut arguments, file) = document::arguments(&launch.bootstrap)?;
@@ -112,7 +112,7 @@ mod tests {
     }
 
     fn arguments_as(
-        place: Option<&Place>,
+        place: Option<&HotRestartRole>,
         bootstrap: &str,
         extra: &[&str],
     ) -> Result<Vec<String>, SpawnError> {
@@ -189,7 +189,7 @@ mod tests {
 
     #[test]
     fn a_place_in_a_hot_restart_becomes_options() {
-        let role = |epoch, base_id| Place {
+        let role = |epoch, base_id| HotRestartRole {
             epoch,
             base_id,
             base_id_file: "/run/id".into(),

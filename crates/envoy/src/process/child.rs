@@ -16,7 +16,7 @@ use tokio::time::timeout;
 
 use super::exit::{ExitReason, oom_kills};
 use super::identity::Identity;
-use super::launch::{Launch, Place, SpawnError};
+use super::launch::{HotRestartRole, Launch, SpawnError};
 use super::messages::{self, ForwardedStderr};
 use super::running::{Process, ignore_missing, number};
 use super::{arguments, parent_death};
@@ -63,7 +63,7 @@ impl Launch {
     /// document.
     pub fn spawn(
         &self,
-        place: Option<&Place>,
+        place: Option<&HotRestartRole>,
         quoted: bool,
     ) -> Result<Box<dyn Process>, SpawnError> {
         let (mut command, file) = self.command(place)?;
@@ -93,7 +93,7 @@ impl Launch {
     /// The command, and the file that it inherits.
     pub(super) fn command(
         &self,
-        place: Option<&Place>,
+        place: Option<&HotRestartRole>,
     ) -> Result<(Command, Option<File>), SpawnError> {
         let (arguments, file) = arguments::arguments(self, place)?;
         reject_foreign(&self.executable).map_err(|source| self.not_started(source))?;

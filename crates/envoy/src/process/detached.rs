@@ -17,7 +17,7 @@ use tokio::time::sleep;
 
 use super::exit::ExitReason;
 use super::identity::{Identity, start_time};
-use super::launch::{Launch, Place, SpawnError};
+use super::launch::{HotRestartRole, Launch, SpawnError};
 use super::messages::LogTail;
 use super::parent_death;
 use super::running::{Process, ignore_missing, number};
@@ -49,7 +49,7 @@ impl Launch {
     /// cannot be inspected. In the latter case it is killed, because it could not be supervised.
     pub(crate) fn spawn_detached(
         &self,
-        place: Option<&Place>,
+        place: Option<&HotRestartRole>,
         log: &Path,
     ) -> Result<Box<dyn Process>, SpawnError> {
         let (mut command, inherited) = self.command(place)?;

@@ -28,7 +28,7 @@ pub struct Launch {
 /// The place of an Envoy in a hot restart family: it takes over from the previous epoch and hands
 /// over to the next.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Place {
+pub struct HotRestartRole {
     /// Its epoch (`--restart-epoch`), one above that of its parent.
     pub epoch: u32,
     /// The id that parent and child share (`--base-id`). `None` for the first Envoy, which chooses it

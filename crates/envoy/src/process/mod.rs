@@ -17,6 +17,6 @@ pub(crate) use child::{ValidationError, run_short};
 pub(crate) use detached::DetachedProcess;
 pub use exit::ExitReason;
 pub use identity::Identity;
-pub use launch::{DrainStrategy, EnvoyLog, Launch, Place, SpawnError};
+pub use launch::{DrainStrategy, EnvoyLog, HotRestartRole, Launch, SpawnError};
 pub use parent_death::tie;
 pub use running::Process;

@@ -16,7 +16,7 @@ use super::hot_restart::{self, HotRestart};
 use super::machine::RestartMode;
 use super::{headroom, version};
 use crate::admin::{AdminClient, AdminError};
-use crate::process::{DetachedProcess, Identity, Launch, Place, Process, ValidationError};
+use crate::process::{DetachedProcess, HotRestartRole, Identity, Launch, Process, ValidationError};
 
 /// Polling interval for the readiness of a starting Envoy.
 const READY_POLL: Duration = Duration::from_millis(50);
@@ -62,7 +62,7 @@ impl EnvoyHost {
         }
     }
 
-    fn place(&mut self, epoch: u32, launch: &Launch) -> Result<Option<Place>, String> {
+    fn place(&mut self, epoch: u32, launch: &Launch) -> Result<Option<HotRestartRole>, String> {
         if epoch == 0 {
             // A file of an earlier family does not belong to this one.
             self.hot.iter().for_each(HotRestart::remove_base_id);
@@ -86,7 +86,7 @@ impl EnvoyHost {
                 );
             }
         }
-        Ok(Some(Place {
+        Ok(Some(HotRestartRole {
             epoch,
             base_id: self.base_id,
             base_id_file: hot.base_id.clone(),

@@ -135,7 +135,7 @@ pub fn start(context: &Context) -> anyhow::Result<Certificates> {
 /// certificate that it found and the time of the next renewal.
 ///
 /// Failures are retried with backoff. Readiness is lost only when the certificate expires.
-async fn keep<F: Future<Output = Result<Found, String>>>(
+async fn keep<F: Future<Output = Result<Validity, String>>>(
     stop: CancellationToken,
     clock: Clock,
     ready: ReadyHandle,
@@ -210,7 +210,7 @@ fn families(registry: &Registry) -> Result<(GaugeVec, IntCounterVec), metrics::E
 
 /// The result of one check.
 #[derive(Debug, Clone, Copy)]
-struct Found {
+struct Validity {
     valid_until: SystemTime,
     due: SystemTime,
 }
@@ -222,12 +222,12 @@ enum WebhookSource {
 }
 
 impl WebhookSource {
-    async fn look(&self, serving: &Serving, now: SystemTime) -> Result<Found, String> {
+    async fn look(&self, serving: &Serving, now: SystemTime) -> Result<Validity, String> {
         match self {
             WebhookSource::Folder(folder) => {
                 let valid_until = serving::from_folder(folder, serving)?;
                 let due = now + LOOK;
-                Ok(Found { valid_until, due })
+                Ok(Validity { valid_until, due })
             }
             WebhookSource::Own(keeper) => keeper.webhook(serving, now).await,
         }
@@ -245,7 +245,7 @@ impl CaSource {
         &self,
         sender: &watch::Sender<Option<String>>,
         now: SystemTime,
-    ) -> Result<Found, String> {
+    ) -> Result<Validity, String> {
         let (bundle, found) = match self {
             CaSource::File(file) => authorities(file, now)?,
             CaSource::Own(keeper) => keeper.servers(now).await?,
@@ -259,7 +259,7 @@ impl CaSource {
     }
 }
 
-fn authorities(file: &Path, now: SystemTime) -> Result<(String, Found), String> {
+fn authorities(file: &Path, now: SystemTime) -> Result<(String, Validity), String> {
     let shown = file.display();
     let pem = std::fs::read_to_string(file)
         .map_err(|error| format!("cannot read {shown} (--ca-certs): {error}"))?;
@@ -273,7 +273,7 @@ fn authorities(file: &Path, now: SystemTime) -> Result<(String, Found), String> 
     let due = now + LOOK;
     Ok((
         pem,
-        Found {
+        Validity {
             valid_until: info.not_after,
             due,
         },
@@ -286,7 +286,7 @@ impl Keeper {
     }
 
     /// Publishes the CA before it serves a certificate of that CA.
-    async fn webhook(&self, serving: &Serving, now: SystemTime) -> Result<Found, String> {
+    async fn webhook(&self, serving: &Serving, now: SystemTime) -> Result<Validity, String> {
         let name = format!("{}-webhook-cert", self.full_name);
         let policy = Policy::webhook(&self.full_name, &self.namespace);
         let (material, due) =
@@ -303,12 +303,12 @@ impl Keeper {
             .map_err(|error| error.to_string())?;
         let leaf = CertificateInfo::from_pem(&material.leaf.cert);
         let valid_until = leaf.map_err(|error| error.to_string())?.not_after;
-        Ok(Found { valid_until, due })
+        Ok(Validity { valid_until, due })
     }
 
     /// Everything is stored in one Secret, which is updated atomically. The servers and others read
     /// copies of the parts they need.
-    async fn servers(&self, now: SystemTime) -> Result<(String, Found), String> {
+    async fn servers(&self, now: SystemTime) -> Result<(String, Validity), String> {
         let name = |end: &str| format!("{}-{end}", self.full_name);
         let policy = Policy::servers(&self.full_name, &self.namespace, &self.datacenter);
         let secrets = self.secrets();
@@ -332,6 +332,6 @@ impl Keeper {
             .map_err(failed)?;
         let ca = CertificateInfo::from_pem(&material.ca.cert).map_err(|error| error.to_string())?;
         let valid_until = ca.not_after;
-        Ok((bundle, Found { valid_until, due }))
+        Ok((bundle, Validity { valid_until, due }))
     }
 }

@@ -34,12 +34,12 @@ pub(super) enum Step {
 pub(super) struct Machine {
     identity: String,
     duration: Duration,
-    seen: Option<Seen>,
+    seen: Option<ObservedLease>,
 }
 
 /// The Lease as last read, and when it was first read in this state.
 #[derive(Debug)]
-struct Seen {
+struct ObservedLease {
     record: Record,
     since: Instant,
 }
@@ -56,7 +56,7 @@ impl Machine {
     /// Records that the Lease was read.
     pub(super) fn saw(&mut self, record: Record, now: Instant) {
         if self.seen.as_ref().is_none_or(|seen| seen.record != record) {
-            self.seen = Some(Seen { record, since: now });
+            self.seen = Some(ObservedLease { record, since: now });
         }
     }
 

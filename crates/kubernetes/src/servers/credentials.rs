@@ -61,13 +61,13 @@ struct LoggedIn {
 
 /// The token of one request.
 #[derive(Clone, Debug)]
-pub(super) struct Held {
+pub(super) struct RequestToken {
     token: Option<Secret>,
     /// The login that created it; `None` if it is not from a login.
     generation: Option<u64>,
 }
 
-impl Held {
+impl RequestToken {
     pub(super) fn token(&self) -> Option<&Secret> {
         self.token.as_ref()
     }
@@ -95,7 +95,10 @@ impl Tokens {
     }
 
     /// The current token; logs in if there is none yet.
-    pub(super) async fn current(&self, transport: &Transport) -> Result<Held, ServersError> {
+    pub(super) async fn current(
+        &self,
+        transport: &Transport,
+    ) -> Result<RequestToken, ServersError> {
         self.held(transport, None).await
     }
 
@@ -104,13 +107,17 @@ impl Tokens {
     pub(super) async fn renewed(
         &self,
         transport: &Transport,
-        old: &Held,
-    ) -> Result<Held, ServersError> {
+        old: &RequestToken,
+    ) -> Result<RequestToken, ServersError> {
         self.held(transport, old.generation).await
     }
 
-    async fn held(&self, transport: &Transport, gone: Option<u64>) -> Result<Held, ServersError> {
-        let fixed = |token| Held {
+    async fn held(
+        &self,
+        transport: &Transport,
+        gone: Option<u64>,
+    ) -> Result<RequestToken, ServersError> {
+        let fixed = |token| RequestToken {
             token,
             generation: None,
         };
@@ -129,7 +136,7 @@ impl Tokens {
             state.token = Some(log_in(login, transport).await?);
             state.generation += 1;
         }
-        Ok(Held {
+        Ok(RequestToken {
             token: state.token.clone(),
             generation: Some(state.generation),
         })

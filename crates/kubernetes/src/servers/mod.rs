@@ -33,7 +33,7 @@ pub use self::options::{Options, Tls};
 pub use self::path::Path;
 pub use self::transport::REQUEST_TIME;
 
-use self::credentials::{Held, Tokens};
+use self::credentials::{RequestToken, Tokens};
 use self::transport::{Ca, Transport, Verification};
 
 /// A client for the servers. Clones share connections and token.
@@ -132,7 +132,7 @@ impl Servers {
         method: &Method,
         path: &Path,
         body: Option<&Value>,
-        held: &Held,
+        held: &RequestToken,
     ) -> Result<Answer, ServersError> {
         let transport = &self.shared.transport;
         transport.send(method, path, body, held.token()).await

@@ -48,7 +48,7 @@ impl Id {
 }
 
 /// The key of an instance in the catalog: node and id.
-pub type Place = (String, Id);
+pub type InstanceKey = (String, Id);
 
 /// An instance in the catalog.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -80,7 +80,7 @@ pub struct NodeState {
 pub struct Catalog {
     nodes: BTreeMap<String, NodeState>,
     /// The places of each pod's instances.
-    owners: BTreeMap<Key, BTreeSet<Place>>,
+    owners: BTreeMap<Key, BTreeSet<InstanceKey>>,
     /// The number of these instances.
     owned: usize,
 }
@@ -104,7 +104,7 @@ impl Catalog {
     }
 
     /// This operator's instances of a pod.
-    pub fn of(&self, owner: &Key) -> impl Iterator<Item = (&Place, &Instance)> {
+    pub fn of(&self, owner: &Key) -> impl Iterator<Item = (&InstanceKey, &Instance)> {
         let places = self.owners.get(owner).into_iter().flatten();
         places.filter_map(|place| Some((place, self.instance(&place.0, &place.1)?)))
     }

@@ -72,10 +72,10 @@ pub fn wanted<'a>(
         };
     }
     let (service, remark) = match service_of(pod, services) {
-        Found::One(service, remark) => (Some(service), remark),
-        Found::None => (None, None),
-        Found::Ignored => return Wanted::Nothing,
-        Found::Wrong(reason) => return Wanted::Wrong(reason),
+        Selection::One(service, remark) => (Some(service), remark),
+        Selection::None => (None, None),
+        Selection::Ignored => return Wanted::Nothing,
+        Selection::Wrong(reason) => return Wanted::Wrong(reason),
     };
     let context = Context {
         pod,
@@ -101,7 +101,7 @@ pub fn wanted<'a>(
 }
 
 /// The Service that a pod is registered with.
-enum Found<'a> {
+enum Selection<'a> {
     One(&'a Service, Option<Reason>),
     None,
     /// All Services that select the pod are excluded from the mesh.
@@ -109,14 +109,14 @@ enum Found<'a> {
     Wrong(Reason),
 }
 
-fn service_of<'a>(pod: &Pod, services: impl IntoIterator<Item = &'a Service>) -> Found<'a> {
+fn service_of<'a>(pod: &Pod, services: impl IntoIterator<Item = &'a Service>) -> Selection<'a> {
     let selecting = services.into_iter().filter(|service| service.selects(pod));
     let (ignored, mut found): (Vec<_>, Vec<_>) = selecting.partition(|service| service.ignored);
     found.sort_by(|a, b| a.key.cmp(&b.key));
     if let Some(name) = pod.annotation("kubernetes-service") {
         return match found.iter().find(|service| service.key.name == name) {
-            Some(service) => Found::One(service, None),
-            None => Found::Wrong(Reason {
+            Some(service) => Selection::One(service, None),
+            None => Selection::Wrong(Reason {
                 reason: "NoSuchService",
                 message: format!(
                     "No Service {name:?} of this namespace selects the pod, which its annotation \
@@ -130,10 +130,10 @@ fn service_of<'a>(pod: &Pod, services: impl IntoIterator<Item = &'a Service>) ->
         .iter()
         .find(|service| Some(service.key.name.as_str()) == preferred);
     match (preferred, found.as_slice()) {
-        (Some(service), _) => Found::One(service, None),
-        (None, []) if ignored.is_empty() => Found::None,
-        (None, []) => Found::Ignored,
-        (None, [service]) => Found::One(service, None),
+        (Some(service), _) => Selection::One(service, None),
+        (None, []) if ignored.is_empty() => Selection::None,
+        (None, []) => Selection::Ignored,
+        (None, [service]) => Selection::One(service, None),
         (None, [first, ..]) => {
             let names: Vec<&str> = found.iter().map(|s| s.key.name.as_str()).collect();
             let remark = Reason {
@@ -145,7 +145,7 @@ fn service_of<'a>(pod: &Pod, services: impl IntoIterator<Item = &'a Service>) ->
                     first.key.name
                 ),
             };
-            Found::One(first, Some(remark))
+            Selection::One(first, Some(remark))
         }
     }
 }

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use legate_filter::{AnyFields, Fields, Filter, FilterError, Kind, Place, Step};
+use legate_filter::{AnyFields, FieldPath, Fields, Filter, FilterError, Kind, Step};
 use serde::{Serialize, Serializer};
 
 use crate::acl::variables::Variables;
@@ -28,7 +28,7 @@ pub(super) fn matches(selector: &str, login: &Variables) -> Result<bool, FilterE
 }
 
 impl Fields for Variables {
-    fn find(&self, selector: &[String]) -> Result<Place, (usize, String)> {
+    fn find(&self, selector: &[String]) -> Result<FieldPath, (usize, String)> {
         let name = selector.join(".");
         let kind = if self.values.contains_key(&name) {
             Kind::Text
@@ -48,7 +48,7 @@ impl Fields for Variables {
         if let Some(last) = steps.last_mut() {
             last.kind = kind;
         }
-        Ok(Place { steps })
+        Ok(FieldPath { steps })
     }
 }
 

@@ -7,7 +7,7 @@ use serde::de::{
 };
 use serde_json::{Map, Value};
 
-use super::place::{Fault, Notes, Place, Segment};
+use super::position::{Fault, Notes, Position, Segment};
 
 /// A map of opaque JSON values with verbatim keys.
 pub type Opaque = Map<String, Value>;
@@ -97,7 +97,7 @@ pub fn from_value<T: DeserializeOwned>(
     value: Value,
     unknown: UnknownFields,
 ) -> Result<T, DecodeError> {
-    let (decoded, notes) = run(value, Place::default())?;
+    let (decoded, notes) = run(value, Position::default())?;
     if unknown == UnknownFields::Refuse {
         refuse_unknown(&notes)?;
     }
@@ -107,7 +107,7 @@ pub fn from_value<T: DeserializeOwned>(
 /// Decodes a document and returns the notes that were collected.
 pub(super) fn run<T: DeserializeOwned>(
     value: Value,
-    place: Place,
+    place: Position,
 ) -> Result<(T, Notes), DecodeError> {
     let decoder = Decoder {
         value,
@@ -132,7 +132,7 @@ pub(super) fn refuse_unknown(notes: &Notes) -> Result<(), DecodeError> {
 /// One value and its position.
 struct Decoder<'a> {
     value: Value,
-    place: &'a Place,
+    place: &'a Position,
 }
 
 impl Decoder<'_> {
@@ -251,7 +251,7 @@ fn known_fields(
     object: Map<String, Value>,
     target: &str,
     fields: &'static [&'static str],
-    place: &Place,
+    place: &Position,
 ) -> Result<Vec<(&'static str, Value)>, Fault> {
     let mut known: Vec<(&'static str, Value)> = Vec::with_capacity(object.len());
     for (key, value) in object {
@@ -279,7 +279,7 @@ fn known_fields(
 struct Fields<'a> {
     known: std::vec::IntoIter<(&'static str, Value)>,
     next: Option<(&'static str, Value)>,
-    place: &'a Place,
+    place: &'a Position,
 }
 
 impl<'de> MapAccess<'de> for Fields<'_> {
@@ -316,7 +316,7 @@ fn value_before_key() -> Fault {
 struct Entries<'a> {
     entries: serde_json::map::IntoIter,
     next: Option<(String, Value)>,
-    place: &'a Place,
+    place: &'a Position,
 }
 
 impl<'de> MapAccess<'de> for Entries<'_> {
@@ -348,7 +348,7 @@ impl<'de> MapAccess<'de> for Entries<'_> {
 /// The items of a list.
 struct Items<'a> {
     items: std::iter::Enumerate<std::vec::IntoIter<Value>>,
-    place: &'a Place,
+    place: &'a Position,
 }
 
 impl<'de> SeqAccess<'de> for Items<'_> {
@@ -374,7 +374,7 @@ impl<'de> SeqAccess<'de> for Items<'_> {
 struct Tagged<'a> {
     kind: Value,
     rest: Map<String, Value>,
-    place: &'a Place,
+    place: &'a Position,
 }
 
 fn take_kind(mut decoder: Decoder<'_>) -> Result<Tagged<'_>, Fault> {

@@ -4,7 +4,7 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use super::decode::{DecodeError, refuse_unknown, run};
-use super::place::Place;
+use super::position::Position;
 use crate::served;
 
 /// A decoded request body.
@@ -24,7 +24,7 @@ pub struct Request<T> {
 pub fn request<T: DeserializeOwned>(text: &[u8]) -> Result<Request<T>, DecodeError> {
     whole(
         serde_json::from_slice(text)?,
-        Place::of_request(served::unserved),
+        Position::of_request(served::unserved),
     )
 }
 
@@ -35,10 +35,10 @@ pub fn request<T: DeserializeOwned>(text: &[u8]) -> Result<Request<T>, DecodeErr
 ///
 /// [`DecodeError`] contains the problem and its position.
 pub fn from_hcl<T: DeserializeOwned>(value: Value) -> Result<Request<T>, DecodeError> {
-    whole(value, Place::of_hcl(served::unserved))
+    whole(value, Position::of_hcl(served::unserved))
 }
 
-fn whole<T: DeserializeOwned>(value: Value, place: Place) -> Result<Request<T>, DecodeError> {
+fn whole<T: DeserializeOwned>(value: Value, place: Position) -> Result<Request<T>, DecodeError> {
     let (value, notes) = run(value, place)?;
     refuse_unknown(&notes)?;
     Ok(Request {

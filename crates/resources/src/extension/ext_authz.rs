@@ -23,7 +23,7 @@ use legate_model::extension::{
 };
 
 use super::filters;
-use super::place::Place;
+use super::part_id::PartId;
 use crate::duration::proto_duration;
 use crate::encode;
 use crate::listener::{http_filter, network_filter};
@@ -40,7 +40,7 @@ pub(super) fn change(
     authz: &ExtAuthz,
     required: bool,
     cluster: &str,
-    place: Place<'_>,
+    place: PartId<'_>,
     listener: &mut Listener,
 ) -> Result<(), String> {
     let options = &authz.insert_options;

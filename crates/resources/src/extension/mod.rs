@@ -11,7 +11,7 @@ mod filters;
 mod local;
 mod lua;
 mod otel;
-pub(crate) mod place;
+pub(crate) mod part_id;
 mod property_override;
 mod proxy;
 mod wasm;
@@ -35,7 +35,7 @@ use crate::memo::Memo;
 use crate::names;
 use crate::resource_type::Type;
 use local::LocalCluster;
-use place::Place;
+use part_id::PartId;
 pub use property_override::check;
 use proxy::Proxy;
 
@@ -87,7 +87,7 @@ impl Extensions {
     pub(crate) fn apply(
         &self,
         memo: &Memo,
-        place: Place<'_>,
+        place: PartId<'_>,
         base: Arc<EncodedResource>,
         warnings: &mut Vec<String>,
     ) -> Result<Arc<EncodedResource>, GenerateError> {
@@ -98,7 +98,7 @@ impl Extensions {
         &self,
         first: usize,
         memo: &Memo,
-        place: Place<'_>,
+        place: PartId<'_>,
         base: Arc<EncodedResource>,
         warnings: &mut Vec<String>,
     ) -> Result<Arc<EncodedResource>, GenerateError> {
@@ -162,7 +162,7 @@ impl Extensions {
         let Some(local) = self.all.get(at).and_then(|one| one.local.as_ref()) else {
             return Ok(None);
         };
-        let place = Place {
+        let place = PartId {
             kind: Type::Cluster,
             name: &local.name,
             upstream: None,
@@ -219,7 +219,7 @@ impl Loaded {
         Some(target.service.name.as_str()).filter(|name| !name.is_empty())
     }
 
-    fn concerns(&self, place: Place<'_>) -> bool {
+    fn concerns(&self, place: PartId<'_>) -> bool {
         match &self.extension {
             // The target of an invalid extension is unknown: a required one fails every part,
             // another one only causes a warning on the public listener.
@@ -235,7 +235,7 @@ impl Loaded {
     }
 
     /// The encoded message after the change, or the reason why it cannot be changed.
-    fn change(&self, proxy: &Proxy, place: Place<'_>, message: &[u8]) -> Result<Vec<u8>, String> {
+    fn change(&self, proxy: &Proxy, place: PartId<'_>, message: &[u8]) -> Result<Vec<u8>, String> {
         let extension = self.extension.as_ref().map_err(Clone::clone)?;
         if let Extension::PropertyOverride(patches) = extension {
             return property_override::change(patches, place, message);

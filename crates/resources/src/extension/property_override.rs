@@ -8,7 +8,7 @@ use legate_model::{EnvoyExtension, Invalid};
 use prost::Message;
 
 use super::fields;
-use super::place::Place;
+use super::part_id::PartId;
 use crate::resource_type::Type;
 
 /// Validates the paths and values of a property-override against Envoy's messages and the fields that may be
@@ -36,7 +36,7 @@ pub fn check(extension: &EnvoyExtension) -> Result<(), Invalid> {
 }
 
 /// Whether a patch applies to this resource.
-pub(super) fn concerns(patches: &PropertyOverride, place: Place<'_>) -> bool {
+pub(super) fn concerns(patches: &PropertyOverride, place: PartId<'_>) -> bool {
     let mut all = patches.patches.iter();
     all.any(|patch| is_for(patch, place) || is_for_assignment_within(patch, place))
 }
@@ -44,7 +44,7 @@ pub(super) fn concerns(patches: &PropertyOverride, place: Place<'_>) -> bool {
 /// Applies all matching patches to a message.
 pub(super) fn change(
     patches: &PropertyOverride,
-    place: Place<'_>,
+    place: PartId<'_>,
     message: &[u8],
 ) -> Result<Vec<u8>, String> {
     let mut message = message.to_vec();
@@ -96,7 +96,7 @@ fn of(patches: &PropertyOverride, patch: &PropertyPatch) -> Patch {
     }
 }
 
-fn is_for(patch: &PropertyPatch, place: Place<'_>) -> bool {
+fn is_for(patch: &PropertyPatch, place: PartId<'_>) -> bool {
     let kind = match patch.resource_filter.resource_type {
         PatchedResource::Cluster => Type::Cluster,
         PatchedResource::ClusterLoadAssignment => Type::Endpoints,
@@ -108,14 +108,14 @@ fn is_for(patch: &PropertyPatch, place: Place<'_>) -> bool {
 }
 
 /// Static clusters contain their load assignment.
-fn is_for_assignment_within(patch: &PropertyPatch, place: Place<'_>) -> bool {
+fn is_for_assignment_within(patch: &PropertyPatch, place: PartId<'_>) -> bool {
     let kind = patch.resource_filter.resource_type;
     kind == PatchedResource::ClusterLoadAssignment
         && place.kind == Type::Cluster
         && is_for_service(patch, place)
 }
 
-fn is_for_service(patch: &PropertyPatch, place: Place<'_>) -> bool {
+fn is_for_service(patch: &PropertyPatch, place: PartId<'_>) -> bool {
     let filter = &patch.resource_filter;
     let is = |name: &str| {
         let upstream = place.upstream;

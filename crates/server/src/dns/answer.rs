@@ -106,7 +106,7 @@ struct Question<'q> {
 }
 
 /// The address of an instance.
-enum Place<'a> {
+enum InstanceAddress<'a> {
     /// Its node's address.
     Node(IpAddr),
     /// An address of its own.
@@ -136,7 +136,7 @@ fn address_of(node: &Node, kind: RecordType) -> &str {
     of_family(kind, &node.address, tagged)
 }
 
-impl<'a> Place<'a> {
+impl<'a> InstanceAddress<'a> {
     /// `asked` is the queried name. If an instance's address is that same name, the node's address is used
     /// instead, as in Consul: an alias to itself would not resolve.
     fn of(instance: &'a CheckServiceNode, asked: &Question<'_>) -> Self {
@@ -540,13 +540,13 @@ impl<'a> Resolver<'a> {
         let mut host = None;
         let mut records = Vec::new();
         for instance in instances {
-            match Place::of(instance, question) {
-                Place::Node(ip) | Place::Own(ip) => {
+            match InstanceAddress::of(instance, question) {
+                InstanceAddress::Node(ip) | InstanceAddress::Own(ip) => {
                     if is_of_kind(ip, question.kind) && seen.insert(ip) {
                         records.push(address_record(question.name, ttl, ip));
                     }
                 }
-                Place::Host(other) => host = host.or(Some(other)),
+                InstanceAddress::Host(other) => host = host.or(Some(other)),
             }
             // 0 is no limit: here the number of records is at least 1.
             if !records.is_empty() && records.len() == self.settings.a_record_limit {
@@ -639,13 +639,13 @@ impl<'a> Resolver<'a> {
         let (domain, datacenter) = (&question.domain.name, self.names.datacenter);
         let (mut helped, mut described) = (BTreeSet::new(), BTreeSet::new());
         for instance in instances {
-            let place = Place::of(instance, question);
+            let place = InstanceAddress::of(instance, question);
             let node = node_name(&instance.node.node, tenancy, datacenter, domain);
             // Invalid DNS names cannot be SRV targets; HTTP still returns them.
             let target = match place {
-                Place::Node(_) => node.clone(),
-                Place::Own(ip) => address_name(ip, datacenter, domain),
-                Place::Host(host) => host_name(host),
+                InstanceAddress::Node(_) => node.clone(),
+                InstanceAddress::Own(ip) => address_name(ip, datacenter, domain),
+                InstanceAddress::Host(host) => host_name(host),
             };
             let Ok(target) = target else { continue };
             let port = instance.service.port;
@@ -659,8 +659,10 @@ impl<'a> Resolver<'a> {
                 .push(record(question.name, ttl, RData::SRV(srv)));
             if helped.insert(target.to_lowercase()) {
                 answer.additionals.extend(match place {
-                    Place::Node(ip) | Place::Own(ip) => vec![address_record(&target, ttl, ip)],
-                    Place::Host(_) => self.behind(question, &target, ttl),
+                    InstanceAddress::Node(ip) | InstanceAddress::Own(ip) => {
+                        vec![address_record(&target, ttl, ip)]
+                    }
+                    InstanceAddress::Host(_) => self.behind(question, &target, ttl),
                 });
             }
             if let (true, Ok(node)) = (self.settings.node_meta_txt, node)

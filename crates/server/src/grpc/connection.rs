@@ -18,7 +18,7 @@ use tokio_rustls::server::TlsStream;
 use tokio_util::sync::WaitForCancellationFutureOwned;
 use tonic::transport::server::Connected;
 
-use crate::net::{self, Admission, ApiLimit, Place};
+use crate::net::{self, Admission, ApiLimit, Permit};
 
 /// Timeout from accepting a connection to the end of the HTTP/2 preface, including the TLS handshake.
 const OPENING: Duration = Duration::from_secs(10);
@@ -41,7 +41,7 @@ struct Client {
     stream: TcpStream,
     /// The deadline for the preface.
     opened_by: Instant,
-    place: Place,
+    place: Permit,
 }
 
 impl Acceptor {
@@ -113,7 +113,7 @@ impl Acceptor {
         }
     }
 
-    fn hand_over(&self, io: Io, opened_by: Instant, place: Place) {
+    fn hand_over(&self, io: Io, opened_by: Instant, place: Permit) {
         let stream = io.tcp();
         if let Err(error) = stream.set_nodelay(true) {
             tracing::debug!(%error, "TCP_NODELAY");
@@ -182,7 +182,7 @@ pub(super) struct Connection {
     /// `None` once the preface is complete.
     opening: Option<Opening>,
     close: Pin<Box<WaitForCancellationFutureOwned>>,
-    _place: Place,
+    _place: Permit,
 }
 
 /// The remaining length and the deadline of the preface.

@@ -32,7 +32,7 @@ struct Open {
 }
 
 /// The permit of an open connection. Dropping it releases the permit.
-pub(crate) struct Place {
+pub(crate) struct Permit {
     admission: Arc<Admission>,
     address: IpAddr,
 }
@@ -49,7 +49,7 @@ impl Admission {
     }
 
     /// Takes a permit for a connection of `client`; `None` if a limit is reached.
-    pub(crate) fn admit(self: &Arc<Self>, client: IpAddr) -> Option<Place> {
+    pub(crate) fn admit(self: &Arc<Self>, client: IpAddr) -> Option<Permit> {
         let address = counted_as(client);
         let mut open = self.lock();
         let of_address = open.by_address.get(&address).copied().unwrap_or_default();
@@ -59,7 +59,7 @@ impl Admission {
         }
         open.all += 1;
         open.by_address.insert(address, of_address + 1);
-        Some(Place {
+        Some(Permit {
             admission: self.clone(),
             address,
         })
@@ -105,7 +105,7 @@ impl Admission {
     }
 }
 
-impl Drop for Place {
+impl Drop for Permit {
     fn drop(&mut self) {
         let mut open = self.admission.lock();
         open.all -= 1;

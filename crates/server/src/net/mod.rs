@@ -10,7 +10,7 @@ use std::net::SocketAddr;
 
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 
-pub(crate) use admission::{Admission, Place};
+pub(crate) use admission::{Admission, Permit};
 pub use limits::{ApiLimit, ConnectionLimits};
 pub(crate) use local::{accept_local, listen_local};
 

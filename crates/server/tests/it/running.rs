@@ -6,7 +6,7 @@ use std::time::Duration;
 use legate_runtime::StopError;
 use legate_server::{EtcdConfig, Parts, Server, ServerConfig, StartError, StoreConfig};
 use legate_store::Store;
-use legate_testkit::state::{Place, State};
+use legate_testkit::state::{Location, State};
 
 /// A server, and its persistent state.
 #[derive(Debug)]
@@ -49,7 +49,7 @@ impl Running {
     pub(crate) async fn stop_and_keep(self, deadline: Duration) -> Kept {
         let Self { server, state } = self;
         // A store in memory is handed over; others are opened again.
-        let in_memory = *state.place() == Place::Memory;
+        let in_memory = *state.place() == Location::Memory;
         let store = in_memory.then(|| server.store().clone());
         server.stop(deadline).await.unwrap();
         Kept { store, state }
@@ -82,12 +82,12 @@ impl Kept {
 
 pub(crate) fn store_config(state: &State) -> StoreConfig {
     match state.place() {
-        Place::Memory => StoreConfig::Memory,
-        Place::Directory(directory) => StoreConfig::Disk {
+        Location::Memory => StoreConfig::Memory,
+        Location::Directory(directory) => StoreConfig::Disk {
             directory: directory.clone(),
             key_file: None,
         },
-        Place::Etcd {
+        Location::Etcd {
             endpoints,
             prefix,
             key_file,

@@ -34,14 +34,14 @@ pub(crate) struct Options {
 }
 
 #[derive(Default)]
-struct Seen {
+struct LoadResults {
     /// Number of responses by instance.
     answers: BTreeMap<String, u64>,
     failed: u64,
     failures: Vec<String>,
 }
 
-type Shared = Arc<Mutex<Seen>>;
+type Shared = Arc<Mutex<LoadResults>>;
 
 /// Sends requests until SIGTERM.
 pub(crate) async fn run(options: Options) -> anyhow::Result<()> {
@@ -71,7 +71,7 @@ async fn ask(url: &str, seen: &Shared) {
     }
 }
 
-impl Seen {
+impl LoadResults {
     fn record(&mut self, answer: anyhow::Result<String>) {
         match answer {
             Ok(body) => {
@@ -100,9 +100,9 @@ async fn tell(State(seen): State<Shared>) -> Json<Value> {
 
 /// Clears the results.
 async fn reset(State(seen): State<Shared>) {
-    *lock(&seen) = Seen::default();
+    *lock(&seen) = LoadResults::default();
 }
 
-fn lock(seen: &Shared) -> std::sync::MutexGuard<'_, Seen> {
+fn lock(seen: &Shared) -> std::sync::MutexGuard<'_, LoadResults> {
     seen.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -118,7 +118,7 @@ fn check() -> CheckType {
     }
 }
 
-async fn run_at(host: &str, check: CheckType) -> Found {
+async fn run_at(host: &str, check: CheckType) -> RunResult {
     let settings = Settings {
         docker_host: host.to_owned(),
         ..Settings::default()
@@ -126,7 +126,7 @@ async fn run_at(host: &str, check: CheckType) -> Found {
     Prober::new(settings).run(&check).await
 }
 
-async fn run(answers: Vec<Answer>) -> Found {
+async fn run(answers: Vec<Answer>) -> RunResult {
     run_at(&docker(answers).host, check()).await
 }
 

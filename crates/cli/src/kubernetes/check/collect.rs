@@ -14,7 +14,8 @@ use legate_kubernetes::annotations;
 use serde_json::{Value, json};
 
 use super::facts::{
-    Admission, BarePod, Facts, MeshPod, OperatorPod, Seen, ServerApi, ServerPod, Servers, Webhook,
+    Admission, BarePod, Facts, MeshPod, Observed, OperatorPod, ServerApi, ServerPod, Servers,
+    Webhook,
 };
 use super::finding::Finding;
 use super::mesh_pods;
@@ -93,7 +94,7 @@ pub(super) async fn collect(
     }))
 }
 
-async fn deployments(client: &Client, namespace: Option<&str>) -> Seen<Vec<Deployment>> {
+async fn deployments(client: &Client, namespace: Option<&str>) -> Observed<Vec<Deployment>> {
     let api: Api<Deployment> = match namespace {
         Some(namespace) => Api::namespaced(client.clone(), namespace),
         None => Api::all(client.clone()),
@@ -103,7 +104,7 @@ async fn deployments(client: &Client, namespace: Option<&str>) -> Seen<Vec<Deplo
 }
 
 /// Pods of a component of the release that have not ended.
-async fn component(client: &Client, release: &Release, name: &str) -> Seen<Vec<Pod>> {
+async fn component(client: &Client, release: &Release, name: &str) -> Observed<Vec<Pod>> {
     let api: Api<Pod> = Api::namespaced(client.clone(), &release.namespace);
     let selector = format!("app=legate,release={},component={name}", release.label);
     let params = ListParams::default().labels(&selector);
@@ -113,7 +114,7 @@ async fn component(client: &Client, release: &Release, name: &str) -> Seen<Vec<P
     Ok(pods)
 }
 
-async fn operator_pods(client: &Client, release: &Release) -> Seen<Vec<OperatorPod>> {
+async fn operator_pods(client: &Client, release: &Release) -> Observed<Vec<OperatorPod>> {
     let pods = component(client, release, "operator").await?;
     let look = async |pod: Pod| {
         let name = pod.name_any();
@@ -150,7 +151,10 @@ async fn side_by_side<T, R>(items: Vec<T>, look: impl AsyncFn(T) -> R) -> Vec<R>
 }
 
 /// The webhook and its configuration.
-async fn webhook(client: &Client, release: &Release) -> Seen<Option<(Webhook, MutatingWebhook)>> {
+async fn webhook(
+    client: &Client,
+    release: &Release,
+) -> Observed<Option<(Webhook, MutatingWebhook)>> {
     let api: Api<MutatingWebhookConfiguration> = Api::all(client.clone());
     let configuration = format!("{}-operator", release.full_name);
     let Some(found) = answer(api.get_opt(&configuration)).await? else {
@@ -196,7 +200,7 @@ async fn admission(
     Admission::NoNamespace
 }
 
-async fn selects(client: &Client, hook: &MutatingWebhook, namespace: &str) -> Seen<bool> {
+async fn selects(client: &Client, hook: &MutatingWebhook, namespace: &str) -> Observed<bool> {
     let Some(selector) = hook.namespace_selector.clone() else {
         return Ok(true);
     };
@@ -264,7 +268,7 @@ pub(in crate::kubernetes) async fn server_pods(
     Ok((release, pods.map_err(anyhow::Error::msg)?))
 }
 
-async fn servers(client: &Client, release: &Release) -> Seen<Servers> {
+async fn servers(client: &Client, release: &Release) -> Observed<Servers> {
     let api: Api<StatefulSet> = Api::namespaced(client.clone(), &release.namespace);
     let set = format!("{}-server", release.full_name);
     let Some(set) = answer(api.get_opt(&set)).await? else {
@@ -333,7 +337,7 @@ async fn server(client: &Client, release: &Release, pod: &str) -> anyhow::Result
     })
 }
 
-async fn mesh_pods(client: &Client) -> Seen<Vec<MeshPod>> {
+async fn mesh_pods(client: &Client) -> Observed<Vec<MeshPod>> {
     let api: Api<Pod> = Api::all(client.clone());
     let params = ListParams::default().labels(&sidecar::selector());
     let pods = pages(params, async |params| api.list(&params).await).await?;
@@ -354,7 +358,7 @@ async fn mesh_pods(client: &Client) -> Seen<Vec<MeshPod>> {
     Ok(facts.into_iter().flatten().collect())
 }
 
-async fn bare_pods(client: &Client) -> Seen<Vec<BarePod>> {
+async fn bare_pods(client: &Client) -> Observed<Vec<BarePod>> {
     let api: Api<Pod> = Api::all(client.clone());
     let params = ListParams::default()
         .labels(&format!("!{}", annotations::STATUS))

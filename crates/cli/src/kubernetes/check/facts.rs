@@ -9,7 +9,7 @@ use super::release::Release;
 use crate::kubernetes::sidecar::Leaf;
 
 /// An observation, or why it failed.
-pub(super) type Seen<T> = Result<T, String>;
+pub(super) type Observed<T> = Result<T, String>;
 
 /// All facts.
 #[derive(Debug, Clone)]
@@ -18,15 +18,15 @@ pub(super) struct Facts {
     /// Version of the API server.
     pub(super) version: String,
     pub(super) release: Release,
-    pub(super) operator_pods: Seen<Vec<OperatorPod>>,
+    pub(super) operator_pods: Observed<Vec<OperatorPod>>,
     /// `None` if the object does not exist.
-    pub(super) webhook: Seen<Option<Webhook>>,
+    pub(super) webhook: Observed<Option<Webhook>>,
     /// The result of creating a pod as a dry run.
     pub(super) admission: Admission,
-    pub(super) servers: Seen<Servers>,
-    pub(super) pods: Seen<Vec<MeshPod>>,
+    pub(super) servers: Observed<Servers>,
+    pub(super) pods: Observed<Vec<MeshPod>>,
     /// Pods that request a sidecar and have none.
-    pub(super) bare_pods: Seen<Vec<BarePod>>,
+    pub(super) bare_pods: Observed<Vec<BarePod>>,
 }
 
 /// A pod of the operator.
@@ -35,9 +35,9 @@ pub(super) struct OperatorPod {
     pub(super) name: String,
     pub(super) ready: bool,
     /// Its response to `/readyz`, with the reasons.
-    pub(super) readiness: Seen<(bool, String)>,
+    pub(super) readiness: Observed<(bool, String)>,
     /// The certificates on the webhook's port.
-    pub(super) chain: Seen<Vec<CertificateDer<'static>>>,
+    pub(super) chain: Observed<Vec<CertificateDer<'static>>>,
 }
 
 /// The webhook's configuration at the API server.
@@ -88,7 +88,7 @@ pub(super) struct ServerPod {
     pub(super) name: String,
     pub(super) image: String,
     /// Responses of its API; `None` while the pod is not ready.
-    pub(super) api: Option<Seen<ServerApi>>,
+    pub(super) api: Option<Observed<ServerApi>>,
 }
 
 /// Responses of a server's API.
@@ -119,9 +119,9 @@ pub(super) struct MeshPod {
     /// Whether the pod's condition `Ready` is true.
     pub(super) ready: bool,
     /// The sidecar's status document; `None` if its container is not running.
-    pub(super) status: Option<Seen<Value>>,
+    pub(super) status: Option<Observed<Value>>,
     /// The certificates that its Envoy presents; `None` without a status.
-    pub(super) leaves: Option<Seen<Vec<Leaf>>>,
+    pub(super) leaves: Option<Observed<Vec<Leaf>>>,
 }
 
 /// A pod that requests a sidecar and has none.

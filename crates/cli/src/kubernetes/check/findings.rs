@@ -1,6 +1,6 @@
 //! Derives findings from facts, in order of dependency. Pure.
 
-use super::facts::{Facts, OperatorPod, Seen};
+use super::facts::{Facts, Observed, OperatorPod};
 use super::finding::Finding;
 use super::release::Release;
 use super::{pods, servers, webhook};
@@ -18,7 +18,7 @@ pub(super) fn all(facts: &Facts) -> Vec<Finding> {
     findings
 }
 
-fn operator(release: &Release, pods: &Seen<Vec<OperatorPod>>) -> Vec<Finding> {
+fn operator(release: &Release, pods: &Observed<Vec<OperatorPod>>) -> Vec<Finding> {
     const CHECK: &str = "operator";
     let object = format!("deployment/{}", release.operator);
     let space = &release.namespace;

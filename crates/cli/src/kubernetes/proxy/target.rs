@@ -23,7 +23,7 @@ pub(super) struct Target {
 }
 
 /// A pod with its sidecar.
-pub(super) struct Found {
+pub(super) struct PodSidecar {
     pub(super) client: Client,
     pub(super) sidecar: Sidecar,
 }
@@ -34,7 +34,7 @@ impl Target {
     /// # Errors
     ///
     /// If the pod does not exist, or has no sidecar.
-    pub(super) async fn find(&self) -> anyhow::Result<Found> {
+    pub(super) async fn find(&self) -> anyhow::Result<PodSidecar> {
         let (namespace, name) = parse(&self.pod, self.namespace.as_deref())?;
         let client = self.cluster.client().await?;
         let namespace = namespace.unwrap_or_else(|| client.default_namespace().to_owned());
@@ -46,7 +46,7 @@ impl Target {
                  consul.hashicorp.com/connect-inject=true and recreate the pod"
             )
         })?;
-        Ok(Found { client, sidecar })
+        Ok(PodSidecar { client, sidecar })
     }
 }
 

@@ -112,7 +112,7 @@ struct ProxyChange {
 }
 
 /// The result of comparing one proxy.
-enum Seen {
+enum Comparison {
     Waiting,
     Same,
     Changed(ProxyChange),
@@ -120,7 +120,7 @@ enum Seen {
 
 /// The results so far.
 #[derive(Default)]
-struct Found {
+struct Results {
     proxies: Proxies,
     groups: Vec<Group>,
     /// Index into `groups` by kind and hash of the changes. Hashed, because the changes may be long.
@@ -192,12 +192,12 @@ impl DryRuns {
         authorizer: &Authorizer,
         share: &Share,
         budget: Budget,
-    ) -> Result<Found, ApiError> {
+    ) -> Result<Results, ApiError> {
         let mut proxies = self.manager.proxies();
         proxies.sort();
-        let mut found = Found {
+        let mut found = Results {
             budget,
-            ..Found::default()
+            ..Results::default()
         };
         found.proxies.connected = proxies.len();
         found.proxies.not_computed = proxies.len().saturating_sub(PROXIES);
@@ -217,10 +217,10 @@ impl DryRuns {
     }
 
     /// Compares the configuration of one proxy before and after.
-    fn compare(&self, proxy: ProxyId, before: &State, after: &State) -> Seen {
+    fn compare(&self, proxy: ProxyId, before: &State, after: &State) -> Comparison {
         let (old, new) = match self.manager.preview(&proxy, before, after) {
-            Preview::Waiting => return Seen::Waiting,
-            Preview::Same => return Seen::Same,
+            Preview::Waiting => return Comparison::Waiting,
+            Preview::Same => return Comparison::Same,
             Preview::Changed(both) => *both,
         };
         let had = self.generator.generate(&old, None);
@@ -233,9 +233,9 @@ impl DryRuns {
             .map(|failure| format!("{}: {}", failure.resource, failure.reason))
             .collect();
         if resources.is_empty() && failures.is_empty() {
-            return Seen::Same;
+            return Comparison::Same;
         }
-        Seen::Changed(ProxyChange {
+        Comparison::Changed(ProxyChange {
             service: new.instance.identity().to_owned(),
             kind: new.instance.kind.as_str(),
             proxy,
@@ -246,17 +246,17 @@ impl DryRuns {
     }
 }
 
-impl Found {
+impl Results {
     /// Counts a proxy, and adds it to the group with the same changes. Only changes that are shown use the
     /// budget.
-    fn add(&mut self, seen: Seen, authorizer: &Authorizer) {
+    fn add(&mut self, seen: Comparison, authorizer: &Authorizer) {
         let mut change = match seen {
-            Seen::Same => return,
-            Seen::Waiting => {
+            Comparison::Same => return,
+            Comparison::Waiting => {
                 self.proxies.waiting += 1;
                 return;
             }
-            Seen::Changed(change) => change,
+            Comparison::Changed(change) => change,
         };
         self.proxies.changed += 1;
         let ProxyId {

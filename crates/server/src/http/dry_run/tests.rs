@@ -226,9 +226,9 @@ async fn check(steps: Vec<(bool, Value)>) -> Result<(usize, usize), TestCaseErro
         for proxy in &mut proxies {
             let seen = mesh.runs.compare(proxy.id.clone(), &before, &after);
             let shown = match seen {
-                Seen::Changed(change) => change.resources,
-                Seen::Same => Vec::new(),
-                Seen::Waiting => return Err(TestCaseError::fail("the proxy waits")),
+                Comparison::Changed(change) => change.resources,
+                Comparison::Same => Vec::new(),
+                Comparison::Waiting => return Err(TestCaseError::fail("the proxy waits")),
             };
             changed += usize::from(!shown.is_empty());
             let done = proxy.changes(&mesh.runs).await;
@@ -287,8 +287,8 @@ async fn dry_runs_show_readable_fields() {
         let after = before.after(|txn| change.apply(txn, "dc1"));
         let (after, _) = after.expect("it is accepted");
         match mesh.runs.compare(of.id.clone(), &before, &after) {
-            Seen::Changed(change) => serde_json::to_value(change.resources).expect("JSON"),
-            Seen::Same | Seen::Waiting => Value::Null,
+            Comparison::Changed(change) => serde_json::to_value(change.resources).expect("JSON"),
+            Comparison::Same | Comparison::Waiting => Value::Null,
         }
     };
     assert_eq!(shown(&router, &proxies[1]), Value::Null);

@@ -61,7 +61,7 @@ fn as_go<S: Serializer>(list: &BTreeSet<String>, serializer: S) -> Result<S::Ok,
 
 /// The aggregation state of a service.
 #[derive(Default)]
-pub(super) struct Found {
+pub(super) struct Aggregate {
     kind: ServiceKind,
     datacenter: String,
     tags: BTreeSet<String>,
@@ -80,8 +80,8 @@ pub(super) struct Found {
 }
 
 /// Aggregates instances by service name.
-pub(super) fn summaries(instances: &[CheckServiceNode]) -> BTreeMap<ServiceName, Found> {
-    let mut all = BTreeMap::<ServiceName, Found>::new();
+pub(super) fn summaries(instances: &[CheckServiceNode]) -> BTreeMap<ServiceName, Aggregate> {
+    let mut all = BTreeMap::<ServiceName, Aggregate>::new();
     for instance in instances {
         let service = &instance.service;
         let tenancy = service.tenancy();
@@ -110,7 +110,7 @@ pub(super) fn summaries(instances: &[CheckServiceNode]) -> BTreeMap<ServiceName,
     all
 }
 
-impl Found {
+impl Aggregate {
     fn add_checks(&mut self, instance: &CheckServiceNode) {
         for check in &instance.checks {
             let id = (check.node.clone(), check.check_id.clone());
@@ -158,9 +158,9 @@ impl Found {
 impl Summary {
     /// The summary of a service without instances.
     pub(super) fn empty(name: &ServiceName, datacenter: &str) -> Self {
-        Found {
+        Aggregate {
             datacenter: datacenter.to_owned(),
-            ..Found::default()
+            ..Aggregate::default()
         }
         .finish(name)
     }

@@ -133,7 +133,7 @@ impl Serialize for Side {
 
 /// The data read from the state.
 #[derive(Serialize)]
-struct Found {
+struct TopologyData {
     protocol: String,
     transparent: bool,
     upstreams: Side,
@@ -156,7 +156,7 @@ pub(crate) async fn topology(Path(name): Path<String>, call: Call) -> Result<Res
     let default = call.config.intention_default();
     let service = ServiceName::new(&call.tenancy, &name);
     let answer = call.read(|state| find(state, &service, default)).await?;
-    let Found {
+    let TopologyData {
         protocol,
         transparent,
         upstreams,
@@ -191,7 +191,7 @@ pub(crate) async fn topology(Path(name): Path<String>, call: Call) -> Result<Res
     call.answer(answer.index, &topology, filtered)
 }
 
-fn find(state: &ReadTxn<'_>, service: &ServiceName, default: Action) -> Found {
+fn find(state: &ReadTxn<'_>, service: &ServiceName, default: Action) -> TopologyData {
     let proxies = state.connect(&service.name);
     let is_transparent = |one: &CheckServiceNode| one.service.proxy.mode == ProxyMode::Transparent;
     let finds_alone = |one: &CheckServiceNode| is_transparent(one) || one.service.connect.native;
@@ -229,7 +229,7 @@ fn find(state: &ReadTxn<'_>, service: &ServiceName, default: Action) -> Found {
             add(&mut downstreams, other, decision);
         }
     }
-    Found {
+    TopologyData {
         protocol: protocol_of(state, &service.name).to_string(),
         transparent: !proxies.is_empty() && proxies.iter().all(is_transparent),
         upstreams: Side::new(state, upstreams),

@@ -301,7 +301,7 @@ fn pods_of_the_same_name_in_two_namespaces_have_their_own_instances() {
     assert!(!world.servers.services.contains_key(&place("k8s-shop")));
 
     // A deleted namespace is created again with the next registration.
-    let stock = |(_, id): &Place| id.namespace != "k8s-stock";
+    let stock = |(_, id): &InstanceKey| id.namespace != "k8s-stock";
     world.servers.namespaces.remove("k8s-stock");
     world.servers.services.retain(|place, _| stock(place));
     world.servers.checks.retain(|place, _| stock(place));

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use super::*;
-use crate::sync::catalog::{self, CLUSTER, Id, NodeState, Place};
+use crate::sync::catalog::{self, CLUSTER, Id, InstanceKey, NodeState};
 use crate::sync::registration::VirtualIp;
 use crate::sync::wanted::Wanted;
 
@@ -24,8 +24,8 @@ const NODES: [&str; 2] = ["n1", "n2"];
 struct Servers {
     /// Nodes with their meta.
     nodes: BTreeMap<String, Value>,
-    services: BTreeMap<Place, Value>,
-    checks: BTreeMap<Place, Value>,
+    services: BTreeMap<InstanceKey, Value>,
+    checks: BTreeMap<InstanceKey, Value>,
     has_namespaces: bool,
     namespaces: BTreeSet<String>,
     tokens: BTreeSet<(Key, String)>,
@@ -243,7 +243,7 @@ struct World {
     pods: BTreeMap<Key, Pod>,
     uids: u32,
     under_way: Vec<Job>,
-    foreign: Vec<Place>,
+    foreign: Vec<InstanceKey>,
 }
 
 fn settings() -> Settings {

@@ -20,7 +20,7 @@ pub(super) struct Notes {
 
 /// The current position, and the notes so far.
 #[derive(Default)]
-pub(super) struct Place {
+pub(super) struct Position {
     /// Whether single values are accepted for lists, and lists with one object for objects.
     pub(super) is_hcl: bool,
     /// Finds fields without effect; `None` disables this.
@@ -30,7 +30,7 @@ pub(super) struct Place {
     unserved: RefCell<Vec<String>>,
 }
 
-impl Place {
+impl Position {
     /// The root of a request's body.
     pub(super) fn of_request(unserved_of: Unserved) -> Self {
         Self {

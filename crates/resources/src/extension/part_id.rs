@@ -7,7 +7,7 @@ use crate::resource_type::Type;
 
 /// One part of a proxy.
 #[derive(Clone, Copy)]
-pub(crate) struct Place<'a> {
+pub(crate) struct PartId<'a> {
     pub(crate) kind: Type,
     /// The part's name; a resource that a user wrote may have another one.
     pub(crate) name: &'a str,
@@ -15,7 +15,7 @@ pub(crate) struct Place<'a> {
     pub(crate) upstream: Option<&'a str>,
 }
 
-impl Place<'_> {
+impl PartId<'_> {
     /// The direction of the part. As in Consul, only the application's cluster, the public listener
     /// and its routes are inbound.
     pub(super) fn direction(&self) -> Direction {
