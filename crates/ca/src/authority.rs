@@ -12,17 +12,21 @@ use std::time::Duration;
 
 use legate_identity::{CsrNames, CsrProfile, IssuedCertificate, LeafRequest, csr_names};
 use legate_model::{CaConfiguration, CaRoot, Secret, ServiceName, SpiffeId, TrustDomain};
-use legate_runtime::Clock;
+use legate_runtime::{Backoff, BackoffPolicy, Clock};
 use legate_store::{CaState, Reader, Store, Watch};
+use tokio::time::timeout;
 
 use crate::leaf::Leaf;
 use crate::limit::SigningLimit;
 use crate::provider::{self, Mesh, Provider};
-use crate::settings::{ProviderSettings, Settings};
+use crate::settings::{BUILT_IN, ProviderSettings, Settings};
 use crate::{CaConfig, CaError, first};
 
 /// Domain of the names by which clients verify servers, as in `server.dc1.consul`.
 const DOMAIN: &str = "consul";
+/// Timeout of an attempt to create the CA with a remote provider. What an unfinished attempt has created there is used
+/// by the next one.
+const ATTEMPT: Duration = Duration::from_secs(15);
 
 /// A validated certificate request: its signature is valid, and it contains exactly one identity of
 /// this mesh.
@@ -57,7 +61,10 @@ struct Inner {
     datacenter: String,
     clock: Clock,
     trust_domain: TrustDomain,
-    signer: Mutex<Arc<Signer>>,
+    /// `None` until the CA is used for the first time.
+    signer: Mutex<Option<Arc<Signer>>>,
+    /// The settings of a new mesh.
+    first: CaConfig,
     limit: SigningLimit,
     /// The configuration that applies while the store has none.
     unconfigured: Arc<CaConfiguration>,
@@ -140,11 +147,12 @@ pub(crate) fn mesh(ca: &CaState, clock: &Clock) -> Mesh {
 }
 
 impl Ca {
-    /// Opens the CA in the store, or creates a root and cluster id if there is none.
+    /// Opens the CA in the store, or creates a root and cluster id if there is none. If the provider of a new mesh
+    /// is away, there is no CA until [`Ca::create`] has succeeded.
     ///
     /// # Errors
     ///
-    /// When the configuration is inconsistent, or the store's CA is unusable.
+    /// When the configuration is inconsistent, refused by the provider, or the store's CA is unusable.
     pub async fn initialise(
         store: &Store,
         datacenter: &str,
@@ -152,24 +160,68 @@ impl Ca {
         config: CaConfig,
     ) -> Result<Ca, CaError> {
         config.validate()?;
-        first::make(store, &clock, &config).await?;
-        let unconfigured = Arc::new(config.lifetimes().configuration());
-        let stored = Stored::of(&store.reader(), &unconfigured)?;
-        let trust_domain = TrustDomain::of_cluster(&stored.ca.cluster_id);
-        let signer = Signer::of(stored, &clock, None)?;
+        let cluster_id = config.cluster_id.unwrap_or_else(uuid::Uuid::new_v4);
+        let first = CaConfig {
+            cluster_id: Some(cluster_id),
+            ..config
+        };
         let inner = Inner {
             store: store.reader(),
             datacenter: datacenter.to_owned(),
             clock,
-            trust_domain,
-            signer: Mutex::new(Arc::new(signer)),
+            trust_domain: TrustDomain::of_cluster(&cluster_id.to_string()),
+            signer: Mutex::default(),
             limit: SigningLimit::default(),
-            unconfigured,
+            unconfigured: Arc::new(first.lifetimes().configuration()),
+            first,
             leaf_index: AtomicU64::new(0),
         };
-        Ok(Ca {
+        let ca = Ca {
             inner: Arc::new(inner),
-        })
+        };
+        match ca.make(store).await {
+            Ok(()) => {
+                ca.present_signer()?;
+            }
+            Err(error) if error.is_provider_away() => {
+                tracing::error!(%error, "the mesh has no CA yet: it is created when its provider is available");
+            }
+            Err(error) => return Err(error),
+        }
+        Ok(ca)
+    }
+
+    /// Whether the mesh has a CA.
+    #[must_use]
+    pub fn is_created(&self) -> bool {
+        self.inner.store.state().read().ca().is_some()
+    }
+
+    /// Creates the CA of a new mesh if [`Ca::initialise`] could not. Retries until it succeeds or another server has
+    /// created it; each failure is passed to `report`. Cancel safe.
+    pub async fn create(&self, store: &Store, report: impl Fn(&CaError)) {
+        let mut backoff = Backoff::new(BackoffPolicy::SERVER);
+        while !self.is_created() {
+            if let Err(error) = self.make(store).await {
+                tracing::warn!(%error, "the CA of the mesh cannot be created: trying again");
+                report(&error);
+                tokio::time::sleep(backoff.next(rand::random())).await;
+            }
+        }
+    }
+
+    /// One attempt to create the CA, unless there is one.
+    async fn make(&self, store: &Store) -> Result<(), CaError> {
+        let Inner { first, clock, .. } = &*self.inner;
+        let made = first::make(store, clock, first);
+        if first.provider == BUILT_IN {
+            return made.await;
+        }
+        let late = |_| CaError::Vault {
+            reason: format!("the CA could not be created within {ATTEMPT:?}"),
+            is_away: true,
+        };
+        timeout(ATTEMPT, made).await.map_err(late)?
     }
 
     /// The trust domain of this CA. Changes only if a snapshot of another mesh is restored.
@@ -415,11 +467,11 @@ impl Ca {
             .lock()
             // The value behind the lock is only replaced as a whole.
             .unwrap_or_else(PoisonError::into_inner);
-        if !known.serves(&stored) {
-            let signer = Signer::of(stored, &self.inner.clock, Some(&known))?;
-            *known = Arc::new(signer);
+        if let Some(signer) = known.as_ref().filter(|signer| signer.serves(&stored)) {
+            return Ok(Arc::clone(signer));
         }
-        Ok(Arc::clone(&known))
+        let signer = Signer::of(stored, &self.inner.clock, known.as_deref())?;
+        Ok(Arc::clone(known.insert(Arc::new(signer))))
     }
 }
 

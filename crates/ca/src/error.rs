@@ -46,8 +46,8 @@ pub enum CaError {
     /// A certificate cannot be created.
     #[error(transparent)]
     Certificate(IdentityError),
-    /// The store has no CA.
-    #[error("the store has no CA: restart the server to create one")]
+    /// The store has no CA yet. It is created as soon as its provider can be reached.
+    #[error("the mesh has no CA yet: its provider has not answered so far; see the server's log")]
     Missing,
     /// The signing limit is exceeded.
     #[error("Rate limit reached, try again later")]
@@ -75,6 +75,8 @@ pub enum CaError {
     Vault {
         /// The reason.
         reason: String,
+        /// Whether Vault does not answer or is not ready, so that the same request may succeed later.
+        is_away: bool,
     },
     /// No certificate could be issued; the server's log contains the reason.
     #[error("no certificate could be issued for service {service:?}: see the server's log")]
@@ -97,6 +99,15 @@ impl CaError {
         matches!(
             self,
             CaError::InvalidCsr(_) | CaError::NoIdentity(_) | CaError::Identity { .. }
+        )
+    }
+
+    /// Whether the provider is away, so that waiting helps.
+    #[must_use]
+    pub fn is_provider_away(&self) -> bool {
+        matches!(
+            self,
+            CaError::Missing | CaError::Vault { is_away: true, .. }
         )
     }
 

@@ -214,6 +214,7 @@ impl CaManager {
         let due = async {
             loop {
                 if leadership.is_held()
+                    && self.ca.is_created()
                     && let Err(error) = self.maintain().await
                 {
                     tracing::warn!(%error, "maintenance of the CA failed: trying again");

@@ -17,7 +17,7 @@ use std::time::SystemTime;
 use rustls::client::danger::ServerCertVerifier;
 use rustls::crypto::CryptoProvider;
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
-use rustls::server::WebPkiClientVerifier;
+use rustls::server::{ResolvesServerCert, WebPkiClientVerifier};
 use rustls::{ClientConfig, RootCertStore, ServerConfig};
 
 pub use self::error::TlsError;
@@ -188,6 +188,25 @@ pub fn server_config(
     let mut config = builder
         .with_single_cert(certificate.certificates()?, key.private_key()?)
         .map_err(|source| bad_pair(certificate, key, source))?;
+    config.alpn_protocols = vec![H2.to_vec()];
+    Ok(Arc::new(config))
+}
+
+/// The configuration of a server whose certificate is not known yet: handshakes fail until `certificate` has one.
+/// Otherwise as [`server_config`] without client certificates.
+///
+/// # Errors
+///
+/// [`TlsError::Library`], when the library does not support the defaults.
+pub fn server_config_of(
+    certificate: Arc<dyn ResolvesServerCert>,
+) -> Result<Arc<ServerConfig>, TlsError> {
+    let builder = ServerConfig::builder_with_provider(provider())
+        .with_safe_default_protocol_versions()
+        .map_err(TlsError::Library)?;
+    let mut config = builder
+        .with_no_client_auth()
+        .with_cert_resolver(certificate);
     config.alpn_protocols = vec![H2.to_vec()];
     Ok(Arc::new(config))
 }

@@ -1,12 +1,13 @@
 //! The server in its role as agent of its node: reload and leave. Registrations are in the store;
 //! [`crate::seed`] writes the services and checks of the configuration files.
 
+use std::convert::Infallible;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
 use legate_runtime::logging::LogLevel;
-use legate_runtime::{CancellationToken, Clock};
+use legate_runtime::{CancellationToken, Clock, Spawner};
 use legate_store::Store;
 use tokio::sync::Mutex;
 use tokio::task::spawn_blocking;
@@ -15,12 +16,15 @@ use tokio::time::sleep;
 use crate::acl::AgentTokens;
 use crate::config::{Definitions, ServerConfig};
 use crate::dns::CurrentDns;
+use crate::problems::Problems;
 use crate::rates::Rates;
 use crate::seed;
 use crate::start_error::StartError;
 
 /// How often the server tries to write the rows of its settings that could not be stored at the start.
 const SEED_AGAIN: Duration = Duration::from_secs(5);
+/// Delay before a definition that could not be registered is tried again.
+const RETRY: Duration = Duration::from_secs(60);
 
 /// Reloads the configuration files of an agent.
 #[derive(Clone)]
@@ -63,15 +67,24 @@ pub enum ReloadError {
     Refused(#[from] StartError),
 }
 
+/// What became of the definitions in the files.
+#[derive(Debug, Default)]
+struct Files {
+    /// Whether they were reloaded after the start.
+    reloaded: bool,
+    /// The definitions that are not registered, because their namespaces do not exist.
+    missing: Definitions,
+}
+
 /// The agent of the server's node.
 #[derive(Debug)]
 pub(crate) struct Agent {
     config: Arc<ServerConfig>,
     store: Store,
     reload: Option<Reload>,
-    /// Serialises reloads, so that an older version of the files does not overwrite a newer one. Whether
-    /// there was one.
-    reloaded: Mutex<bool>,
+    /// Serialises reloads, so that an older version of the files does not overwrite a newer one.
+    files: Mutex<Files>,
+    problems: Problems,
     leaving: CancellationToken,
     /// The agent's own tokens.
     pub(crate) tokens: Arc<AgentTokens>,
@@ -92,7 +105,8 @@ impl Agent {
             config,
             store,
             reload,
-            reloaded: Mutex::new(false),
+            files: Mutex::default(),
+            problems: Problems::default(),
             leaving: CancellationToken::new(),
             tokens,
             rates,
@@ -100,12 +114,18 @@ impl Agent {
         }
     }
 
+    /// Reports definitions that cannot be registered here.
+    #[must_use]
+    pub(crate) fn with_problems(self, problems: Problems) -> Self {
+        Self { problems, ..self }
+    }
+
     /// Reloads the configuration files and applies their definitions. No-op for a server without files.
     ///
     /// # Errors
     /// [`ReloadError`]
     pub(crate) async fn reload(&self) -> Result<(), ReloadError> {
-        let mut reloaded = self.reloaded.lock().await;
+        let mut files = self.files.lock().await;
         let Some(Reload { read, log }) = self.reload.clone() else {
             return Ok(());
         };
@@ -113,7 +133,8 @@ impl Agent {
         let read = read.unwrap_or_else(|error| Err(error.to_string()));
         let definitions = read.map_err(ReloadError::Read)?;
         seed::define(&self.config, &self.store, &definitions).await?;
-        *reloaded = true;
+        files.reloaded = true;
+        seed::solved(&std::mem::take(&mut files.missing), &self.problems);
         self.tokens.reload(definitions.tokens).await;
         self.rates.set(definitions.request_limits);
         self.dns.set(definitions.dns);
@@ -131,16 +152,20 @@ impl Agent {
     pub(crate) async fn seed_later(
         self: Arc<Self>,
         clock: Clock,
-        stop: CancellationToken,
+        spawner: Spawner,
     ) -> Result<(), StartError> {
         let seeding = async {
             loop {
                 sleep(SEED_AGAIN).await;
-                let reloaded = self.reloaded.lock().await;
-                let seeded = match *reloaded {
+                let files = self.files.lock().await;
+                let (config, store) = (&self.config, &self.store);
+                let seeded = match files.reloaded {
                     // The definitions of the start are outdated.
-                    true => seed::own_rows(&self.config, &self.store, &clock).await,
-                    false => seed::seed(&self.config, &self.store, &clock).await,
+                    true => {
+                        let written = seed::own_rows(config, store, &clock).await;
+                        written.map(|()| Definitions::default())
+                    }
+                    false => seed::seed(config, store, &clock).await,
                 };
                 match seeded {
                     Err(error) if error.is_unavailable() => {}
@@ -148,8 +173,48 @@ impl Agent {
                 }
             }
         };
-        let seeded = stop.run_until_cancelled(seeding).await;
-        seeded.unwrap_or(Ok(()))
+        if let Some(seeded) = spawner.token().run_until_cancelled(seeding).await {
+            self.define_later(seeded?, &spawner);
+        }
+        Ok(())
+    }
+
+    /// Starts a task that registers definitions whose namespaces do not exist, as soon as they do.
+    pub(crate) fn define_later(self: &Arc<Self>, missing: Definitions, spawner: &Spawner) {
+        if missing.services.is_empty() && missing.checks.is_empty() {
+            return;
+        }
+        let define = self.clone().define_missing(missing, spawner.token());
+        spawner.spawn("definitions without a namespace", define);
+    }
+
+    /// Registers definitions until none is left, or a reload of the files has replaced them.
+    async fn define_missing(
+        self: Arc<Self>,
+        missing: Definitions,
+        stop: CancellationToken,
+    ) -> Result<(), Infallible> {
+        seed::report_missing(&self.store, &missing, &self.problems);
+        self.files.lock().await.missing = missing;
+        loop {
+            let mut namespaces = {
+                let mut files = self.files.lock().await;
+                let missing = &mut files.missing;
+                let watch = seed::watch_namespaces(&self.store, missing);
+                let before = std::mem::take(missing);
+                let store = &self.store;
+                *missing = seed::define_missing(&self.config, store, before, &self.problems).await;
+                if missing.services.is_empty() && missing.checks.is_empty() {
+                    return Ok(());
+                }
+                watch
+            };
+            tokio::select! {
+                () = namespaces.changed() => {}
+                () = sleep(RETRY) => {}
+                () = stop.cancelled() => return Ok(()),
+            }
+        }
     }
 
     /// Requests the server to stop.

@@ -7,9 +7,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use arc_swap::ArcSwap;
+use arc_swap::ArcSwapOption;
 use legate_ca::Ca;
-use legate_identity::tls::{ServerPolicy, TlsError, restricted, server_config};
+use legate_identity::tls::{ServerPolicy, TlsError, restricted, server_config, server_config_of};
 use legate_runtime::{BoxError, CancellationToken, Clock};
 use legate_store::{Reader, Watch};
 use rustls::ServerConfig as TlsConfig;
@@ -18,9 +18,12 @@ use rustls::sign::CertifiedKey;
 
 use crate::config::ServerConfig;
 use crate::operations::{TlsPolicy, TlsVersion};
+use crate::problems::Problems;
 
 /// Fraction of the lifetime after which a certificate is renewed.
 const RENEW_AFTER: f64 = 0.66;
+/// What fails when there is no certificate.
+const PROBLEM: &str = "certificate of the TLS listeners";
 /// Delay before a failed renewal is retried.
 const RETRY: Duration = Duration::from_secs(30);
 
@@ -175,7 +178,7 @@ pub(crate) struct Renewed {
 }
 
 impl Renewed {
-    /// Issues the first certificate.
+    /// Issues the first certificate. If the CA's provider is away, there is none until [`Self::keep`] gets one.
     pub(crate) async fn issue(
         ca: &Ca,
         clock: &Clock,
@@ -188,22 +191,29 @@ impl Renewed {
         if !ips.contains(&config.advertise) {
             ips.push(config.advertise);
         }
-        let (tls, expires) = sign(ca, &ips).await?;
-        let (current, tls) = Current::of(&tls);
-        let renewed = Self {
+        let (current, tls) = Current::none()?;
+        let mut renewed = Self {
             ca: ca.clone(),
             clock: clock.clone(),
             ips,
             current,
-            due: due(clock.now(), expires),
+            due: clock.now(),
         };
+        match renewed.renew().await {
+            // `keep` tries again.
+            Err(CertificateError::Ca(error)) if error.is_provider_away() => {
+                tracing::error!(%error, "the TLS listeners have no certificate yet and refuse connections");
+            }
+            issued => issued?,
+        }
         Ok((renewed, tls))
     }
 
-    /// Renews the certificate until `stop`. Open connections keep the old one.
+    /// Renews the certificate until `stop`. Open connections keep the old one. Failures are reported.
     pub(crate) async fn keep(
         mut self,
         store: Reader,
+        problems: Problems,
         stop: CancellationToken,
     ) -> Result<(), BoxError> {
         let mut roots = watch_roots(&store);
@@ -225,10 +235,15 @@ impl Renewed {
                     renewed = self.renew() => renewed,
                     () = stop.cancelled() => return Ok(()),
                 };
-                let Err(error) = renewed else { break };
+                let Err(error) = renewed else {
+                    problems.solved(PROBLEM);
+                    break;
+                };
                 tracing::error!(%error, "the TLS certificate could not be renewed; retrying");
+                problems.report(PROBLEM, &error);
                 tokio::select! {
                     () = tokio::time::sleep(RETRY) => {}
+                    () = roots.changed() => roots = watch_roots(&store),
                     () = stop.cancelled() => return Ok(()),
                 }
             }
@@ -264,26 +279,34 @@ fn due(now: SystemTime, expires: SystemTime) -> SystemTime {
     now + left.mul_f64(RENEW_AFTER)
 }
 
-/// Resolves to the newest certificate.
-struct Current(ArcSwap<Arc<dyn ResolvesServerCert>>);
+/// Resolves to the newest certificate; `None` until there is one.
+struct Current(ArcSwapOption<Arc<dyn ResolvesServerCert>>);
 
 impl Current {
     /// Starts with the certificate of `tls`. Also returns a copy of `tls` whose certificate can be replaced.
     fn of(tls: &TlsConfig) -> (Arc<Self>, Arc<TlsConfig>) {
-        let current = Arc::new(Self(ArcSwap::from_pointee(tls.cert_resolver.clone())));
+        let current = Arc::new(Self(ArcSwapOption::default()));
+        current.set(tls);
         let mut shared = tls.clone();
         shared.cert_resolver = current.clone();
         (current, Arc::new(shared))
     }
 
+    /// Starts without a certificate. Also returns a configuration for it.
+    fn none() -> Result<(Arc<Self>, Arc<TlsConfig>), TlsError> {
+        let current = Arc::new(Self(ArcSwapOption::default()));
+        let tls = server_config_of(current.clone())?;
+        Ok((current, tls))
+    }
+
     fn set(&self, tls: &TlsConfig) {
-        self.0.store(Arc::new(tls.cert_resolver.clone()));
+        self.0.store(Some(Arc::new(tls.cert_resolver.clone())));
     }
 }
 
 impl ResolvesServerCert for Current {
     fn resolve(&self, hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
-        self.0.load().resolve(hello)
+        self.0.load().as_ref()?.resolve(hello)
     }
 }
 
@@ -318,17 +341,20 @@ mod tests {
             .await
             .unwrap();
         let current = renewed.current.clone();
-        let first = current.0.load_full();
+        let first = current.0.load_full().unwrap();
         let scope = Scope::new("test");
-        scope.spawn("renewal", renewed.keep(store.reader(), scope.token()));
+        scope.spawn(
+            "renewal",
+            renewed.keep(store.reader(), Problems::default(), scope.token()),
+        );
 
         tokio::time::sleep(HOUR / 2).await;
-        assert!(Arc::ptr_eq(&first, &current.0.load_full()));
+        assert!(Arc::ptr_eq(&first, &current.0.load_full().unwrap()));
         tokio::time::sleep(HOUR / 4).await;
-        let second = current.0.load_full();
+        let second = current.0.load_full().unwrap();
         assert!(!Arc::ptr_eq(&first, &second));
         tokio::time::sleep(HOUR).await;
-        assert!(!Arc::ptr_eq(&second, &current.0.load_full()));
+        assert!(!Arc::ptr_eq(&second, &current.0.load_full().unwrap()));
         scope.stop(HOUR).await.unwrap();
     }
 
@@ -343,16 +369,19 @@ mod tests {
             .await
             .unwrap();
         let current = renewed.current.clone();
-        let first = current.0.load_full();
+        let first = current.0.load_full().unwrap();
         let scope = Scope::new("test");
-        scope.spawn("renewal", renewed.keep(store.reader(), scope.token()));
+        scope.spawn(
+            "renewal",
+            renewed.keep(store.reader(), Problems::default(), scope.token()),
+        );
 
         tokio::time::sleep(HOUR).await;
-        assert!(Arc::ptr_eq(&first, &current.0.load_full()));
+        assert!(Arc::ptr_eq(&first, &current.0.load_full().unwrap()));
         // The certificate has expired, although timers have hardly advanced.
         clock.skip(CaConfig::default().leaf_ttl);
         tokio::time::sleep(LONGEST_WAIT * 2).await;
-        assert!(!Arc::ptr_eq(&first, &current.0.load_full()));
+        assert!(!Arc::ptr_eq(&first, &current.0.load_full().unwrap()));
         scope.stop(HOUR).await.unwrap();
     }
 
@@ -380,20 +409,26 @@ mod tests {
         write("one.example");
         let (files, _) = Files::open(&cert, &key).unwrap();
         let current = files.current.clone();
-        let first = current.0.load_full();
+        let first = current.0.load_full().unwrap();
         let scope = Scope::new("test");
         scope.spawn("files", files.keep(scope.token()));
 
         tokio::time::sleep(READ_EVERY * 2).await;
-        assert!(Arc::ptr_eq(&first, &current.0.load_full()), "no change");
+        assert!(
+            Arc::ptr_eq(&first, &current.0.load_full().unwrap()),
+            "no change"
+        );
         std::fs::write(&key, "half a pair").unwrap();
         tokio::time::sleep(READ_EVERY * 2).await;
         std::fs::remove_file(&key).unwrap();
         tokio::time::sleep(READ_EVERY * 2).await;
-        assert!(Arc::ptr_eq(&first, &current.0.load_full()), "of no use");
+        assert!(
+            Arc::ptr_eq(&first, &current.0.load_full().unwrap()),
+            "of no use"
+        );
         write("two.example");
         tokio::time::sleep(READ_EVERY * 2).await;
-        assert!(!Arc::ptr_eq(&first, &current.0.load_full()));
+        assert!(!Arc::ptr_eq(&first, &current.0.load_full().unwrap()));
         scope.stop(HOUR).await.unwrap();
     }
 }

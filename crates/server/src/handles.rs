@@ -24,6 +24,7 @@ use crate::agent::Agent;
 use crate::audit::Audit;
 use crate::config::ServerConfig;
 use crate::dns::{CurrentDns, Responder};
+use crate::problems::Problems;
 use crate::rates::Rates;
 use crate::sessions::Renewals;
 use crate::telemetry::Traces;
@@ -59,6 +60,8 @@ pub(crate) struct Handles {
     pub(crate) registry: Registry,
     /// The server in its role as agent of its node.
     pub(crate) agent: Arc<Agent>,
+    /// What does not work at present.
+    pub(crate) problems: Problems,
     /// The current DNS settings.
     pub(crate) dns: CurrentDns,
     /// Renewals of sessions.

@@ -34,6 +34,7 @@ mod net;
 mod operations;
 mod own_node;
 mod prepared;
+mod problems;
 mod program;
 mod rates;
 mod registration;

@@ -9,7 +9,7 @@ use legate_model::{
 };
 use legate_runtime::Clock;
 use legate_store::{
-    Command, Deregistration, Registration, Source, Store, Unavailable, WriteError, WriteTxn,
+    Command, Deregistration, Registration, Source, Store, Unavailable, Watch, WriteError, WriteTxn,
 };
 use uuid::Uuid;
 
@@ -18,11 +18,13 @@ use crate::api_error::ApiError;
 use crate::config::{Definitions, ServerConfig};
 use crate::entries::change::{Change, acceptable_entry};
 use crate::own_node;
+use crate::problems::Problems;
 use crate::registration::checks::{may_run, register_check};
 use crate::registration::services::{acceptable, register_definition, require_own_partition};
 use crate::start_error::StartError;
 
-/// Writes all of them. What exists as it should be is not written again.
+/// Writes all of them. What exists as it should be is not written again. Returns the definitions whose namespaces do
+/// not exist, which are not registered.
 ///
 /// # Errors
 /// [`StartError`] names the setting that is refused or cannot be stored.
@@ -30,7 +32,7 @@ pub(crate) async fn seed(
     config: &ServerConfig,
     store: &Store,
     clock: &Clock,
-) -> Result<(), StartError> {
+) -> Result<Definitions, StartError> {
     own_rows(config, store, clock).await?;
     let agent = &config.agent;
     let definitions = Definitions {
@@ -38,7 +40,10 @@ pub(crate) async fn seed(
         checks: agent.checks.clone(),
         ..Definitions::default()
     };
-    define(config, store, &definitions).await
+    judge(config, &definitions)?;
+    let (present, missing) = by_namespace(store, definitions);
+    define(config, store, &present).await?;
+    Ok(missing)
 }
 
 /// Whether an earlier start has written the server's own node.
@@ -104,6 +109,110 @@ pub(crate) async fn own_rows(
             .map_err(refused("the initial management token"))?;
     }
     register_entries(config, store).await
+}
+
+/// Divides definitions into those whose namespaces exist and the others.
+fn by_namespace(store: &Store, definitions: Definitions) -> (Definitions, Definitions) {
+    let state = store.state();
+    let exists = |tenancy: Tenancy| {
+        let here = state.read().within(tenancy);
+        here.require_tenancy().is_ok()
+    };
+    let services = definitions.services.into_iter();
+    let (services, no_services) = services.partition(|one| exists(tenancy_of_service(one)));
+    let checks = definitions.checks.into_iter();
+    let (checks, no_checks) = checks.partition(|one| exists(tenancy_of_check(one)));
+    let of = |services, checks| Definitions {
+        services,
+        checks,
+        ..Definitions::default()
+    };
+    (of(services, checks), of(no_services, no_checks))
+}
+
+/// Registers the definitions whose namespaces exist by now. Returns the others, and those that could not be
+/// registered, which are reported.
+pub(crate) async fn define_missing(
+    config: &ServerConfig,
+    store: &Store,
+    definitions: Definitions,
+    problems: &Problems,
+) -> Definitions {
+    let (present, mut missing) = by_namespace(store, definitions);
+    let node = &config.node_name;
+    let settle = |what: &str, written: Result<(), String>| match written {
+        Ok(()) => {
+            tracing::info!("registered {what}, whose namespace exists by now");
+            problems.solved(what);
+            true
+        }
+        Err(reason) => {
+            tracing::warn!(
+                reason,
+                "cannot register {what} of the settings; trying again"
+            );
+            problems.report(what, reason);
+            false
+        }
+    };
+    for service in present.services {
+        let (one, node) = (service.clone(), node.clone());
+        let written = store
+            .write(move |txn| define_service(txn, &node, &one))
+            .await;
+        let written = written.map(drop).map_err(|error| error.text().to_owned());
+        if !settle(&service_name(&service), written) {
+            missing.services.push(service);
+        }
+    }
+    for check in present.checks {
+        let (one, node) = (check.clone(), node.clone());
+        let written = store.write(move |txn| define_check(txn, &node, &one)).await;
+        let written = written.map(drop).map_err(|error| error.text().to_owned());
+        if !settle(&check_name(&check), written) {
+            missing.checks.push(check);
+        }
+    }
+    missing
+}
+
+/// Reports definitions that are not registered, because their namespaces do not exist.
+pub(crate) fn report_missing(store: &Store, missing: &Definitions, problems: &Problems) {
+    let services = missing.services.iter();
+    let services = services.map(|one| (service_name(one), tenancy_of_service(one)));
+    let checks = missing.checks.iter();
+    let checks = checks.map(|one| (check_name(one), tenancy_of_check(one)));
+    for (what, tenancy) in services.chain(checks) {
+        let Err(error) = require_tenancy(store, &tenancy) else {
+            continue;
+        };
+        let reason = error.text();
+        tracing::error!(
+            reason,
+            "{what} of the settings is not registered until its namespace exists"
+        );
+        problems.report(&what, reason);
+    }
+}
+
+/// Forgets the problems of definitions.
+pub(crate) fn solved(definitions: &Definitions, problems: &Problems) {
+    let services = definitions.services.iter().map(service_name);
+    for what in services.chain(definitions.checks.iter().map(check_name)) {
+        problems.solved(&what);
+    }
+}
+
+/// A watch of the namespaces of definitions.
+pub(crate) fn watch_namespaces(store: &Store, definitions: &Definitions) -> Watch {
+    let state = store.state();
+    let txn = state.read();
+    let services = definitions.services.iter().map(tenancy_of_service);
+    for tenancy in services.chain(definitions.checks.iter().map(tenancy_of_check)) {
+        // Only the read matters, which is recorded.
+        let _ = txn.in_tenancy(&tenancy, |txn| txn.require_tenancy());
+    }
+    store.reader().watch(&txn.into_reads())
 }
 
 /// Marks the server's own node as having left.
@@ -176,23 +285,13 @@ pub(crate) async fn define(
     store: &Store,
     definitions: &Definitions,
 ) -> Result<(), StartError> {
-    let refused = |what: String, error: ApiError| StartError::Registration {
-        what,
-        reason: error.text().to_owned(),
-    };
-    let scripts = config.agent.check_settings.scripts;
-    for service in &definitions.services {
-        let judged = acceptable(service, &config.datacenter)
-            .and_then(|()| require_tenancy(store, &tenancy_of_service(service)))
-            .and_then(|()| may_run(service.all_checks(), scripts, Source::Files));
-        judged.map_err(|error| refused(service_name(service), error))?;
-    }
-    for check in &definitions.checks {
-        let judged = check.validate().map_err(ApiError::from);
-        let judged = judged
-            .and_then(|()| require_tenancy(store, &tenancy_of_check(check)))
-            .and_then(|()| may_run([check], scripts, Source::Files));
-        judged.map_err(|error| refused(check_name(check), error))?;
+    judge(config, definitions)?;
+    let tenancies = definitions.services.iter();
+    let tenancies = tenancies.map(|one| (service_name(one), tenancy_of_service(one)));
+    let of_checks = definitions.checks.iter();
+    let of_checks = of_checks.map(|one| (check_name(one), tenancy_of_check(one)));
+    for (what, tenancy) in tenancies.chain(of_checks) {
+        require_tenancy(store, &tenancy).map_err(|error| refused(what, &error))?;
     }
     let (services, checks) = defined_ids(config, definitions)?;
     let (definitions, node) = (definitions.clone(), config.node_name.clone());
@@ -213,6 +312,32 @@ pub(crate) async fn define(
         Ok::<_, Undefined>(())
     };
     store.write(define).await?;
+    Ok(())
+}
+
+fn refused(what: String, error: &ApiError) -> StartError {
+    StartError::Registration {
+        what,
+        reason: error.text().to_owned(),
+    }
+}
+
+/// Validates definitions without the store.
+fn judge(config: &ServerConfig, definitions: &Definitions) -> Result<(), StartError> {
+    let scripts = config.agent.check_settings.scripts;
+    for service in &definitions.services {
+        let judged = acceptable(service, &config.datacenter)
+            .and_then(|()| require_own_partition(&tenancy_of_service(service)))
+            .and_then(|()| may_run(service.all_checks(), scripts, Source::Files));
+        judged.map_err(|error| refused(service_name(service), &error))?;
+    }
+    for check in &definitions.checks {
+        let judged = check.validate().map_err(ApiError::from);
+        let judged = judged
+            .and_then(|()| require_own_partition(&tenancy_of_check(check)))
+            .and_then(|()| may_run([check], scripts, Source::Files));
+        judged.map_err(|error| refused(check_name(check), &error))?;
+    }
     Ok(())
 }
 
@@ -269,9 +394,8 @@ fn define_check(txn: &mut WriteTxn, node: &str, check: &CheckType) -> Result<(),
     })
 }
 
-/// A definition's namespace must exist, and its partition must be the agent's.
+/// A definition's namespace must exist.
 fn require_tenancy(store: &Store, tenancy: &Tenancy) -> Result<(), ApiError> {
-    require_own_partition(tenancy)?;
     let state = store.state();
     Ok(state.read().within(tenancy.clone()).require_tenancy()?)
 }

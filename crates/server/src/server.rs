@@ -1,5 +1,6 @@
 //! Builds the parts of a server, starts them in order and shuts them down together. Serves no requests itself.
 
+use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -21,10 +22,11 @@ use crate::acl::{self, AgentTokens};
 use crate::agent::{Agent, Reload, ReloadError};
 use crate::audit::Audit;
 use crate::certificate::{self, Files, Renewed};
-use crate::config::ServerConfig;
+use crate::config::{Definitions, ServerConfig};
 use crate::dns::CurrentDns;
 use crate::handles::Handles;
 use crate::net::{self, ConnectionLimits};
+use crate::problems::Problems;
 use crate::rates::Rates;
 use crate::start_error::StartError;
 use crate::{dns, grpc, http, seed, sessions, telemetry, tenants};
@@ -34,6 +36,9 @@ type FilePair = (PathBuf, PathBuf);
 
 /// Attempts to find a free port for DNS, which needs the same number for UDP and TCP.
 const DNS_PORT_ATTEMPTS: u32 = 16;
+
+/// What fails while the mesh has no CA.
+const NO_CA: &str = "certificate authority";
 
 /// Time the store gets to finish pending writes at shutdown.
 const STORAGE_STOP: Duration = Duration::from_secs(10);
@@ -129,7 +134,8 @@ impl Server {
             .clone()
             .run(store.leadership().clone(), scope.token());
         scope.spawn("certificate authority", tend);
-        let unseeded = seed_now(&config, &store, &clock).await?;
+        let problems = Problems::new(clock.clone());
+        let seeded = seed_now(&config, &store, &clock).await?;
         let settings = manager_config(&config);
         let manager = Manager::new(store.reader(), leaves.clone(), scope.spawner(), settings);
         let reports = run_checks(&config, &store, &scope);
@@ -145,7 +151,8 @@ impl Server {
         );
         let handles = Handles {
             dns,
-            agent: Arc::new(agent),
+            agent: Arc::new(agent.with_problems(problems.clone())),
+            problems,
             reports,
             renewals: sessions::Renewals::new(store.leadership().clone()),
             rates,
@@ -175,19 +182,9 @@ impl Server {
             audit,
             agent: handles.agent.clone(),
         };
-        server.seed_later(unseeded, &handles);
         server.spawn(&handles, listening).await?;
+        server.repair(&handles, seeded);
         Ok(server)
-    }
-
-    /// Writes the rows of the settings later if they could not be stored.
-    fn seed_later(&self, unseeded: Option<StartError>, handles: &Handles) {
-        if let Some(error) = unseeded {
-            tracing::error!(%error, "the server starts with what is stored, and tries again");
-            let agent = Arc::clone(&self.agent);
-            let later = agent.seed_later(handles.clock.clone(), self.scope.token());
-            self.scope.spawn("settings", later);
-        }
     }
 
     async fn spawn(&self, handles: &Handles, listening: Listening) -> Result<(), StartError> {
@@ -197,7 +194,7 @@ impl Server {
             if listeners.is_empty() {
                 return Ok(None);
             }
-            let tls = self.tls(files, &handles.clock, &mut certificates).await?;
+            let tls = self.tls(files, handles, &mut certificates).await?;
             let tls = certificate::with_policy(&tls, policy)?;
             Ok::<_, StartError>(Some((listeners, tls)))
         };
@@ -254,7 +251,7 @@ impl Server {
     async fn tls(
         &self,
         files: &Option<FilePair>,
-        clock: &Clock,
+        handles: &Handles,
         made: &mut Vec<(Option<FilePair>, Arc<TlsConfig>)>,
     ) -> Result<Arc<TlsConfig>, StartError> {
         if let Some((_, tls)) = made.iter().find(|(known, _)| known == files) {
@@ -268,14 +265,43 @@ impl Server {
                 tls
             }
             None => {
-                let (renewed, tls) = Renewed::issue(&self.ca, clock, &self.config).await?;
-                let keep = renewed.keep(self.store.reader(), stop);
+                let (renewed, tls) = Renewed::issue(&self.ca, &handles.clock, &self.config).await?;
+                let keep = renewed.keep(self.store.reader(), handles.problems.clone(), stop);
                 self.scope.spawn("certificate", keep);
                 tls
             }
         };
         made.push((files.clone(), tls.clone()));
         Ok(tls)
+    }
+
+    /// Starts the tasks that catch up on what could not be done at the start.
+    fn repair(&self, handles: &Handles, seeded: Result<Definitions, StartError>) {
+        let stop = self.scope.token();
+        match seeded {
+            Ok(missing) => self.agent.define_later(missing, &handles.spawner),
+            Err(error) => {
+                tracing::error!(%error, "the server starts with what is stored, and tries again");
+                let agent = Arc::clone(&self.agent);
+                let later = agent.seed_later(handles.clock.clone(), handles.spawner.clone());
+                self.scope.spawn("settings", later);
+            }
+        }
+        if !self.ca.is_created() {
+            let (ca, store, problems) = (
+                self.ca.clone(),
+                self.store.clone(),
+                handles.problems.clone(),
+            );
+            self.scope
+                .spawn("creation of the certificate authority", async move {
+                    let create = ca.create(&store, |error| problems.report(NO_CA, error));
+                    if stop.run_until_cancelled(create).await.is_some() {
+                        problems.solved(NO_CA);
+                    }
+                    Ok::<_, Infallible>(())
+                });
+        }
     }
 
     /// The settings, with the actual bound ports.
@@ -383,16 +409,16 @@ async fn open_store(
     Ok(store)
 }
 
-/// Writes the rows of the settings. If they cannot be stored, but an earlier start has written some, returns
-/// the reason: what is stored can be served.
+/// Writes the rows of the settings, and returns the definitions whose namespaces do not exist. If the rows cannot be
+/// stored, but an earlier start has written some, returns the reason: what is stored can be served.
 async fn seed_now(
     config: &ServerConfig,
     store: &Store,
     clock: &Clock,
-) -> Result<Option<StartError>, StartError> {
+) -> Result<Result<Definitions, StartError>, StartError> {
     match seed::seed(config, store, clock).await {
-        Err(error) if error.is_unavailable() && seed::is_seeded(config, store) => Ok(Some(error)),
-        seeded => seeded.map(|()| None),
+        Err(error) if error.is_unavailable() && seed::is_seeded(config, store) => Ok(Err(error)),
+        seeded => seeded.map(Ok),
     }
 }
 

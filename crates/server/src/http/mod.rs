@@ -260,6 +260,7 @@ fn mesh_routes() -> Router<ApiState> {
         .merge(ca_routes())
         .route("/v1/agent/connect/authorize", authorize)
         .route("/v1/internal/service-virtual-ip", put(virtual_ips::assign))
+        .route("/v1/internal/legate/status", get(status::own))
         .route("/v1/internal/legate/proxies", get(proxies::list))
         .route("/v1/internal/legate/proxy/{node}/{id}", get(proxies::get))
         .route("/v1/config", put(config::put))

@@ -13,11 +13,12 @@ use axum::extract::State;
 use axum::response::Response;
 use futures_util::{StreamExt, TryStreamExt, stream};
 use http::header::{CONTENT_TYPE, HeaderMap, HeaderValue};
-use legate_runtime::{Clock, Pool, Share};
+use legate_runtime::{Clock, Pool, Share, Spawner};
 use legate_store::{Saving, Snapshot, SnapshotError, Store, StoreConfig};
 use tokio::sync::Mutex;
 
 use super::call::{Call, Head, refuse_announced, within};
+use crate::agent::Agent;
 use crate::api_error::ApiError;
 use crate::config::ServerConfig;
 use crate::handles::Handles;
@@ -38,6 +39,8 @@ pub(super) struct Snapshots {
     store: Store,
     config: Arc<ServerConfig>,
     clock: Clock,
+    agent: Arc<Agent>,
+    spawner: Spawner,
     /// Runs one step at a time, because a restore needs as much memory as the store. A step goes on if the
     /// client disconnects.
     pool: Pool,
@@ -51,6 +54,8 @@ impl Snapshots {
             store: handles.store.clone(),
             config: Arc::clone(&handles.config),
             clock: handles.clock.clone(),
+            agent: handles.agent.clone(),
+            spawner: handles.spawner.clone(),
             pool: Pool::with(handles.spawner.clone(), NonZeroUsize::MIN),
             upload: Arc::default(),
         }
@@ -172,7 +177,8 @@ pub(super) async fn restore(
     );
     // The server's own node and initial management token may differ from those in the snapshot.
     let seeded = seed(&snapshots.config, &snapshots.store, &snapshots.clock).await;
-    seeded.map_err(|error| ApiError::internal(error.to_string()))?;
+    let missing = seeded.map_err(|error| ApiError::internal(error.to_string()))?;
+    snapshots.agent.define_later(missing, &snapshots.spawner);
     Ok(call.empty())
 }
 

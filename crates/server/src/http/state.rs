@@ -21,6 +21,7 @@ use crate::acl::Logins;
 use crate::agent::Agent;
 use crate::config::ServerConfig;
 use crate::handles::Handles;
+use crate::problems::Problems;
 use crate::sessions::Renewals;
 
 /// The router's state.
@@ -78,6 +79,7 @@ handles! {
     Clock: |state| state.handles.clock.clone();
     Renewals: |state| state.handles.renewals.clone();
     Proxies: |state| state.handles.proxies.clone();
+    Problems: |state| state.handles.problems.clone();
     Registry: |state| state.handles.registry.clone();
     CancellationToken: |state| state.handles.spawner.token();
 }

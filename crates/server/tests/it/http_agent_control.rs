@@ -6,6 +6,7 @@ use std::time::Duration;
 use http::StatusCode;
 use legate_model::{CheckType, ServiceDefinition};
 use legate_server::{Definitions, Parts, Reload, Scripts, ServerConfig, TokenSet};
+use legate_testkit::wait::until;
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Lines};
 use tokio::net::TcpStream;
@@ -133,6 +134,62 @@ async fn services_are_removed_with_their_files_and_api_services_stay() {
     files.set(&[]);
     let server = kept.start(config()).await;
     assert_eq!(services(&Client::of(&server)).await, ["b", "own"]);
+    server.stop(LIMIT).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_definition_waits_for_its_namespace() {
+    let definition = || ServiceDefinition {
+        name: "web".to_owned(),
+        namespace: "team".parse().unwrap(),
+        ..ServiceDefinition::default()
+    };
+    let with_team = |config: &mut ServerConfig| {
+        let node_wide = ServiceDefinition {
+            name: "api".to_owned(),
+            ..ServiceDefinition::default()
+        };
+        config.agent.services = vec![definition(), node_wide];
+    };
+    let of_team = "/v1/agent/services?ns=team";
+    let problems = async |client: &Client| {
+        let status = client.get("/v1/internal/legate/status").await.json();
+        status["Problems"].as_array().unwrap().clone()
+    };
+    let mut config = config();
+    with_team(&mut config);
+    let (server, client) = start(with_team).await;
+    assert_eq!(services(&client).await, ["api"]);
+    let [problem] = &problems(&client).await[..] else {
+        panic!("one problem");
+    };
+    assert_eq!(problem["What"], "service \"web\"");
+    assert!(
+        problem["Reason"].as_str().unwrap().contains("team"),
+        "{problem}"
+    );
+
+    client
+        .write("/v1/namespace", &json!({ "Name": "team" }))
+        .await;
+    until(async || match client.get(of_team).await.json() {
+        all if all["web"].is_object() => Ok(()),
+        all => Err(all.to_string()),
+    })
+    .await;
+    until(async || match problems(&client).await {
+        none if none.is_empty() => Ok(()),
+        some => Err(format!("{some:?}")),
+    })
+    .await;
+
+    // Deleted while the server is stopped or running, it does not stop the next start.
+    client.delete("/v1/namespace/team").await;
+    let kept = server.stop_and_keep(LIMIT).await;
+    let server = kept.start(config).await;
+    let client = Client::of(&server);
+    assert_eq!(services(&client).await, ["api"]);
+    assert_eq!(problems(&client).await[0]["What"], "service \"web\"");
     server.stop(LIMIT).await.unwrap();
 }
 

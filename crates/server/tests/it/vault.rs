@@ -4,11 +4,13 @@ use std::time::Duration;
 
 use http::StatusCode;
 use legate_identity::{is_issued_by, split_certificates};
+use legate_server::{Parts, ServerConfig};
+use legate_testkit::wait::until;
 use serde_json::{Value, json};
 
 use crate::fake_vault::{FakeVault, Wrong};
-use crate::grpc::csr;
-use crate::http_client::{Client, start};
+use crate::grpc::{csr, tls_channel};
+use crate::http_client::{self, Client, start};
 use crate::running::Running;
 
 const STOP: Duration = Duration::from_secs(5);
@@ -163,6 +165,100 @@ async fn a_vault_that_misbehaves_changes_nothing() {
     vault.kept().wrong = None;
     sign(&server, "web").await.unwrap();
     server.stop(STOP).await.unwrap();
+}
+
+/// The settings of a new mesh whose provider is this Vault.
+fn of_vault(vault: &FakeVault) -> impl Fn(&mut ServerConfig) + Clone + use<> {
+    let asked = configuration(vault, &json!({ "Token": "root" }));
+    let config = asked["Config"].as_object().unwrap().clone();
+    move |server| {
+        server.ca.provider = "vault".to_owned();
+        server.ca.more.0 = config.clone();
+        server.grpc_tls = Some(([127, 0, 0, 1], 0).into());
+    }
+}
+
+/// What the server reports as not working.
+async fn problems(client: &Client) -> Vec<String> {
+    let status = client.get("/v1/internal/legate/status").await.json();
+    let problems = status["Problems"].as_array().unwrap().iter();
+    problems
+        .map(|one| {
+            let text = |key: &str| one[key].as_str().unwrap();
+            let expected = ["Vault is sealed", "the mesh has no CA yet"];
+            assert!(
+                expected.iter().any(|words| text("Reason").contains(words)),
+                "{one}"
+            );
+            text("What").to_owned()
+        })
+        .collect()
+}
+
+async fn solved(client: &Client) {
+    until(async || match problems(client).await {
+        none if none.is_empty() => Ok(()),
+        some => Err(format!("{some:?}")),
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_new_mesh_is_served_before_its_vault_answers() {
+    let vault = FakeVault::start().await;
+    vault.kept().wrong = Some(Wrong::Sealed);
+    let (server, client) = start(of_vault(&vault)).await;
+    client.write("/v1/kv/a", &json!(1)).await;
+    let reply = client.get("/v1/connect/ca/roots").await;
+    assert_eq!(reply.status, StatusCode::SERVICE_UNAVAILABLE);
+    let leaf = client.get("/v1/agent/connect/ca/leaf/web").await;
+    assert!(leaf.status.is_server_error(), "{}", leaf.text());
+    until(async || match problems(&client).await {
+        found if found.contains(&"certificate authority".to_owned()) => Ok(()),
+        found => Err(format!("{found:?}")),
+    })
+    .await;
+
+    vault.kept().wrong = None;
+    solved(&client).await;
+    let roots = roots(&client).await;
+    assert_eq!(active(&roots)["Name"], "Vault CA Primary Cert");
+    sign(&server, "web").await.unwrap();
+    until(async || {
+        let connected = tls_channel(&server, "server.dc1.consul").await;
+        connected.map(drop).map_err(|error| error.to_string())
+    })
+    .await;
+    server.stop(STOP).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_known_mesh_is_served_while_its_vault_is_away() {
+    let vault = FakeVault::start().await;
+    let (server, client) = start(of_vault(&vault)).await;
+    let before = roots(&client).await;
+    let kept = server.stop_and_keep(STOP).await;
+    vault.kept().wrong = Some(Wrong::Sealed);
+    let mut config = http_client::config();
+    of_vault(&vault)(&mut config);
+    let server = kept.start(config).await;
+    let client = Client::of(&server);
+    assert_eq!(roots(&client).await["ActiveRootID"], before["ActiveRootID"]);
+    tls_channel(&server, "server.dc1.consul").await.unwrap_err();
+    assert_eq!(
+        problems(&client).await,
+        ["certificate of the TLS listeners"]
+    );
+    server.stop(STOP).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_vault_that_refuses_the_settings_stops_the_start() {
+    let vault = FakeVault::start().await;
+    vault.kept().tokens.clear();
+    let started = Running::start(http_client::config(), of_vault(&vault), Parts::default()).await;
+    let error = started.unwrap_err().to_string();
+    assert!(error.contains("permission denied"), "{error}");
 }
 
 #[tokio::test]

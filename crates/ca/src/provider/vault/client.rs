@@ -72,8 +72,16 @@ impl VaultError {
 
 impl From<VaultError> for CaError {
     fn from(error: VaultError) -> CaError {
+        let is_away = match &error {
+            // Sealed, uninitialised and standby nodes answer with such statuses, and so do load balancers.
+            VaultError::Refused { status, .. } => {
+                status.is_server_error() || *status == StatusCode::TOO_MANY_REQUESTS
+            }
+            error => matches!(error, VaultError::Unreachable { .. }),
+        };
         CaError::Vault {
             reason: error.to_string(),
+            is_away,
         }
     }
 }
