@@ -111,7 +111,13 @@ async fn pages_of_other_sites_cannot_write() {
     for (headers, expected) in cases {
         assert_eq!(creates(&client, headers).await, expected, "{headers:?}");
     }
-    // Nothing is changed by reading, and every method but GET, HEAD and OPTIONS can write.
+}
+
+/// Nothing is changed by reading, and every method but GET, HEAD and OPTIONS can write.
+#[tokio::test]
+async fn every_method_that_can_write_is_judged() {
+    let (_server, client) = start(|_| {}).await;
+    let forbidden = StatusCode::FORBIDDEN;
     let foreign: Headers = &[("sec-fetch-site", "cross-site")];
     for (method, path, expected) in [
         (Method::GET, "/v1/catalog/nodes", StatusCode::OK),
