@@ -56,7 +56,7 @@ pub async fn rehearse(config: &ServerConfig) -> Result<(), StartError> {
         what: "a namespace or service".to_owned(),
         reason: reason.to_string(),
     })?;
-    seed(&config, &store, &clock).await
+    seed(&config, &store, &clock).await.map(drop)
 }
 
 /// Adds the namespaces and services to which the settings refer and which they do not define.
