@@ -130,9 +130,8 @@ impl Server {
             Ca::initialise(&store, &config.datacenter, clock.clone(), config.ca.clone()).await?;
         let leaves = ca.leaves(&scope.spawner());
         let ca_manager = CaManager::new(ca.clone(), store.writer());
-        let tend = ca_manager
-            .clone()
-            .run(store.leadership().clone(), scope.token());
+        let leadership = store.leadership().clone();
+        let tend = ca_manager.clone().run(leadership, scope.token());
         scope.spawn("certificate authority", tend);
         let problems = Problems::new(clock.clone());
         let seeded = seed_now(&config, &store, &clock).await?;
