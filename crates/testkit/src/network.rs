@@ -176,6 +176,10 @@ async fn forward(mut client: TcpStream, target: SocketAddr, mut flowing: watch::
     let Ok(mut server) = TcpStream::connect(target).await else {
         return;
     };
+    // Otherwise small writes would wait for acknowledgements, unlike without the forwarder.
+    if client.set_nodelay(true).is_err() || server.set_nodelay(true).is_err() {
+        return;
+    }
     let copy = copy_bidirectional(&mut client, &mut server);
     tokio::pin!(copy);
     loop {
