@@ -299,14 +299,23 @@ async fn validate_and_the_agent_refuse_the_same_files() {
 /// What the files refer to is in the agent's store, which `validate` does not open.
 #[tokio::test]
 async fn validate_takes_for_granted_what_is_in_the_store() {
-    for file in [
-        r#"service { name = "web" port = 80 namespace = "team" }"#,
-        r#"check { name = "c" ttl = "1s" service_id = "elsewhere" }"#,
+    for (file, starts, note) in [
+        (
+            r#"service { name = "web" port = 80 namespace = "team" }"#,
+            true,
+            "is not registered until its namespace exists",
+        ),
+        (
+            r#"check { name = "c" ttl = "1s" service_id = "elsewhere" }"#,
+            false,
+            "elsewhere",
+        ),
     ] {
         let directory = directory(file);
         let output = validated(directory.path()).await;
         assert!(output.status.success(), "{file}: {}", text(&output.stderr));
         let (runs, log) = ran(directory.path()).await;
-        assert!(!runs, "{file}: {log}");
+        assert_eq!(runs, starts, "{file}: {log}");
+        assert!(log.contains(note), "{file}: {log}");
     }
 }

@@ -168,6 +168,7 @@ async fn a_snapshot_with_settings_that_no_dataplane_can_decode_is_refused() {
     let entry = Box::new(entry);
     let mut proxy = ServiceInstance {
         id: "web-proxy".to_owned(),
+        service: "web-proxy".to_owned(),
         ..ServiceInstance::default()
     };
     proxy.proxy.config = deep;
