@@ -39,6 +39,8 @@ struct Stream {
     connection: Connection,
     opened: Instant,
     accepted: bool,
+    /// Whether it replaces a working stream on request.
+    renewal: bool,
     requests: mpsc::Sender<DeltaDiscoveryRequest>,
     call: Call,
 }
@@ -218,6 +220,7 @@ impl ServerStreams {
 
     fn open(&mut self, connection: Connection) -> Vec<Event> {
         let unaccepted = self.streams.pop_if(|stream| !stream.accepted);
+        let renewal = self.renew || unaccepted.as_ref().is_some_and(|stream| stream.renewal);
         let gone = unaccepted.map(|stream| Event::ServerGone(stream.id));
         self.opened += 1;
         let id = ServerStreamId(self.opened);
@@ -229,6 +232,7 @@ impl ServerStreams {
             connection,
             opened: Instant::now(),
             accepted: false,
+            renewal,
             requests,
         });
         self.retry_at = None;
@@ -332,6 +336,8 @@ impl ServerStreams {
         let stream = self.streams.remove(place);
         let error = StreamError::new(stream.connection.server, status);
         let lived = stream.opened.elapsed();
+        // The older stream resumes, so it still has to be replaced.
+        self.renew |= stream.renewal && !stream.accepted;
         let random = rand::random();
         let delay = self
             .pace

@@ -3,6 +3,7 @@
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
+use bytes::Bytes;
 use legate_api::discovery::DeltaDiscoveryRequest;
 use legate_api::type_url::{CLUSTER, LISTENER};
 use legate_client::{ClientConfig, Credentials, Session};
@@ -475,6 +476,34 @@ async fn the_old_stream_stays_until_a_new_server_accepts() {
         .await;
     assert_eq!(names(&envoy.next().await), ["c2"]);
     setup.session.close(PATIENCE).await;
+}
+
+#[tokio::test]
+async fn a_stream_that_must_be_replaced_is_replaced_after_a_failure_too() {
+    let server = FakeServer::plaintext().await;
+    let setup = start(server.address(), false).await;
+    let by_name = setup.envoy().await;
+    by_name
+        .send(DeltaDiscoveryRequest {
+            node: Bytes::from_static(b"node"),
+            type_url: LISTENER.to_owned(),
+            resource_names_subscribe: vec!["l1".to_owned()],
+            ..DeltaDiscoveryRequest::default()
+        })
+        .await;
+    let mut old = server.accept_ads().await;
+    assert_eq!(old.next_of(LISTENER).await.resource_names_subscribe, ["l1"]);
+
+    // Servers accept a subscription to all resources only in the first request of a stream.
+    server
+        .script()
+        .fail_next(Call::Discovery, Status::internal("not yet"));
+    let all = setup.envoy().await;
+    all.subscribe(LISTENER).await;
+    let mut new = server.accept_ads().await;
+    let request = new.next_of(LISTENER).await;
+    assert!(request.resource_names_subscribe.is_empty());
+    setup.scope.stop(PATIENCE).await.unwrap();
 }
 
 #[tokio::test]

@@ -199,3 +199,31 @@ fn routes_that_envoy_has_not_acknowledged_are_sent_again_after_their_listener() 
     calm_down(&mut mesh);
     mesh.assert_converged("in the end");
 }
+
+/// Found by the test above: the stream that was to replace another one was lost before the server
+/// responded on it. The older stream resumed with a subscription to all endpoints, so that the server
+/// did not send those that Envoy then subscribed to by name.
+#[test]
+fn a_lost_renewal_is_repeated() {
+    let mut mesh = Mesh::new();
+    for step in [
+        Step::RestartEnvoy(0),
+        Step::OpenServerStream,
+        Step::OtherClientConnects,
+        Step::OtherClientConnects,
+        Step::OtherClientAsks(1, 3, 0),
+        Step::EnvoyToRelay(0),
+        Step::OtherClientLeaves(1),
+        Step::RelayToServer(0),
+        Step::ServerToRelay,
+        Step::OpenServerStream,
+        Step::Forget,
+        Step::LoseServerStream(1),
+        Step::Change(0, 2),
+        Step::EnvoyToRelay(0),
+    ] {
+        apply(&mut mesh, step);
+    }
+    calm_down(&mut mesh);
+    mesh.assert_converged("in the end");
+}

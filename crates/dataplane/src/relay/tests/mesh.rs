@@ -27,6 +27,8 @@ pub(super) struct Mesh {
     pub(super) envoys: Vec<Envoy>,
     pub(super) other_clients: Vec<OtherClient>,
     pub(super) server_streams: Vec<ServerStream>,
+    /// The stream that replaces another one on request, until the server responds on it.
+    renewal: Option<ServerStreamId>,
     pub(super) resends_children: bool,
     /// Whether the server sends only one resource per response.
     pub(super) splits: bool,
@@ -64,6 +66,7 @@ impl Mesh {
             envoys: Vec::new(),
             other_clients: Vec::new(),
             server_streams: Vec::new(),
+            renewal: None,
             resends_children: false,
             splits: false,
             debug: false,
@@ -95,11 +98,20 @@ impl Mesh {
                 action => self.act(action),
             }
         }
-        if renew && !self.server_streams.is_empty() {
-            self.lose_server_stream(0);
-            self.open_server_stream();
+        if renew {
+            self.renew_server_stream();
         }
         self.assert_bounded();
+    }
+
+    fn renew_server_stream(&mut self) {
+        if self.server_streams.is_empty() {
+            return;
+        }
+        self.renewal = None;
+        self.lose_server_stream(0);
+        self.open_server_stream();
+        self.renewal = self.server_streams.last().map(|stream| stream.id);
     }
 
     fn act(&mut self, action: Action) {
@@ -191,6 +203,9 @@ impl Mesh {
         if place < self.server_streams.len() {
             let stream = self.server_streams.remove(place);
             self.handle(Event::ServerGone(stream.id));
+            if self.renewal == Some(stream.id) {
+                self.renew_server_stream();
+            }
         }
     }
 
@@ -198,6 +213,7 @@ impl Mesh {
     pub(super) fn restart_relay(&mut self) {
         self.core = Core::with_limits(LIMITS);
         self.server_streams.clear();
+        self.renewal = None;
         self.other_clients.clear();
         self.unanswered.clear();
         for place in 0..self.envoys.len() {
@@ -265,6 +281,7 @@ impl Mesh {
             return false;
         };
         let id = stream.id;
+        self.renewal.take_if(|renewal| *renewal == id);
         while self.server_streams.len() > 1 {
             self.lose_server_stream(0);
         }
