@@ -159,7 +159,7 @@ impl Saving {
         self.state.index()
     }
 
-    /// The next bytes; `None` at the end. Encodes up to [`PART`] bytes of rows: call it on the blocking
+    /// The next bytes; `None` at the end. Encodes about 256 KiB of rows: call it on the blocking
     /// thread pool.
     ///
     /// # Errors
