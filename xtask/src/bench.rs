@@ -27,7 +27,7 @@ pub(crate) struct Options {
     #[arg(long, default_value_t = 20)]
     failures: u32,
     /// One part: start (with memory and probe), relay, metrics, restart or hostile of the dataplane, or server,
-    /// store, api, etcd; default: all of these. Or failover, as root and with etcd on PATH. Or kubernetes, with the
+    /// store, api, etcd; default: all of these. Or failover, as root. Or kubernetes, with the
     /// requirements of `cargo xtask kind`
     #[arg(long, value_parser = [
         "start", "relay", "metrics", "restart", "hostile", "server", "store", "api", "etcd", "failover",
