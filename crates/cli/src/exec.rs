@@ -239,7 +239,10 @@ impl Exec<'_> {
             };
             let (reached, keys) = keys.context("Failed to read results")?;
             index = reached;
-            for key in keys {
+            // The end of a command follows its output, whatever the order of the keys.
+            let (ends, others): (Vec<_>, Vec<_>) =
+                keys.into_iter().partition(|key| key.ends_with("/exit"));
+            for key in others.into_iter().chain(ends) {
                 if seen.insert(key.clone()) && self.found(&key, &mut counts).await? {
                     quiet_since = Instant::now();
                 }
