@@ -69,7 +69,7 @@ pub(crate) fn program(name: &str) -> String {
     format!("/usr/local/bin/{name}")
 }
 
-/// Puts a program without symbols in the folder, and the symbols beside it. Returns its path.
+/// Puts a program without symbols in the folder, and its symbols next to it. Returns its path.
 pub(crate) fn stripped(
     workspace: &Workspace,
     built: &Path,

@@ -18,7 +18,7 @@ pub const LONGEST: Duration = Duration::from_secs(60);
 #[derive(Debug, Clone)]
 pub struct Drainer {
     admin: AdminClient,
-    /// The supervisor, which is told about a drain.
+    /// The supervisor, which is notified of a drain.
     envoy: Handle<EnvoyConfig>,
     spawner: Spawner,
     /// Locked while a previous request still accepts connections.

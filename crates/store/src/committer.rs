@@ -48,7 +48,7 @@ struct Inputs {
     leader: Option<(String, LinkId)>,
     /// Why a leader cannot be reached.
     unreachable: Option<(String, String)>,
-    /// What the machine was told.
+    /// What the machine was last notified of.
     role: Option<Role>,
     trouble: Option<Trouble>,
     events: VecDeque<Event>,

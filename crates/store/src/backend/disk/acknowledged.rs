@@ -1,4 +1,4 @@
-//! The index of the last acknowledged commit, in a file beside the database file.
+//! The index of the last acknowledged commit, in a file next to the database file.
 //!
 //! After a crash, redb takes a newest version that is incomplete for one whose commit never finished,
 //! and uses the version before it. A damaged version looks the same, and an acknowledged commit would
@@ -19,7 +19,7 @@ const LENGTH: usize = 16;
 pub(super) struct Acknowledged(Option<fs::File>);
 
 impl Acknowledged {
-    /// The name of the file beside `store.redb`.
+    /// The name of the file next to `store.redb`.
     pub(super) const NAME: &str = "store.acknowledged";
 
     /// The last note for a database file. `None` if there is none that can be read.
