@@ -203,9 +203,18 @@ fn failure(server: SocketAddr, error: &io::Error) -> SessionError {
     let tls = error
         .get_ref()
         .and_then(|error| error.downcast_ref::<rustls::Error>());
-    match tls {
-        _ if error.kind() == io::ErrorKind::TimedOut => too_slow(server, CONNECT),
-        Some(rustls::Error::InvalidCertificate(reason)) => {
+    match (error.kind(), tls) {
+        (io::ErrorKind::TimedOut, _) => SessionError {
+            kind: ErrorKind::Unreachable,
+            ..too_slow(server, CONNECT)
+        },
+        (
+            io::ErrorKind::ConnectionRefused
+            | io::ErrorKind::HostUnreachable
+            | io::ErrorKind::NetworkUnreachable,
+            _,
+        ) => SessionError::unreachable(server, error),
+        (_, Some(rustls::Error::InvalidCertificate(reason))) => {
             let text = format!(
                 "the certificate of server {server} is not trusted: {}; check -ca-certs and \
                  -tls-server-name",
@@ -213,7 +222,7 @@ fn failure(server: SocketAddr, error: &io::Error) -> SessionError {
             );
             SessionError::new(ErrorKind::Untrusted, Code::Unavailable, text)
         }
-        Some(rustls::Error::InvalidMessage(_)) => SessionError::dial(
+        (_, Some(rustls::Error::InvalidMessage(_))) => SessionError::dial(
             server,
             "it does not speak TLS on this port: check -grpc-port, or set -tls-disabled",
         ),

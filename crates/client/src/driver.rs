@@ -5,6 +5,7 @@
 
 mod files;
 mod logout;
+mod outage;
 #[cfg(test)]
 mod tests;
 
@@ -25,6 +26,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at, sleep};
 use tonic::Status;
 
+use self::outage::Outage;
 use crate::addresses::Addresses;
 use crate::bearer;
 use crate::calls::{self, LoggedIn, Watch};
@@ -102,6 +104,7 @@ pub(crate) struct Driver {
     files: Interval,
     /// Stamp of the bearer token's file at the last check.
     bearer: Option<FileStamp>,
+    outage: Outage,
 }
 
 impl Driver {
@@ -182,6 +185,7 @@ impl Driver {
             unwanted: Vec::new(),
             detached: false,
             files,
+            outage: Outage::default(),
         };
         Ok((driver, session))
     }
@@ -290,7 +294,9 @@ impl Driver {
             }
             Action::PublishConnected { generation } => self.publish_connected(generation),
             Action::PublishConnecting(error) => {
-                tracing::error!(target: "server-connection-manager", %error, "connection error");
+                if self.outage.is_worth_a_line(&error, Instant::now()) {
+                    tracing::error!(target: "server-connection-manager", %error, "connection error");
+                }
                 self.operation = pending().boxed();
                 self.failed(&error);
                 let last_error = Some(error);
@@ -324,6 +330,7 @@ impl Driver {
             observe(&self.metrics.connect, dialed.elapsed());
         }
         let address = link.server;
+        self.outage.end();
         tracing::info!(target: "server-connection-manager", %address, "connected to Consul server");
         let token = self.token.as_ref();
         let connection = Connection::new(generation, address, link.channel.clone(), token);
@@ -360,7 +367,9 @@ impl Driver {
     }
 
     fn resolve(&mut self) {
-        tracing::info!(target: "server-connection-manager", "trying to connect to a Consul server");
+        if !self.outage.goes_on() {
+            tracing::info!(target: "server-connection-manager", "trying to connect to a Consul server");
+        }
         let (addresses, port) = (Arc::clone(&self.addresses), self.port);
         let found = async move { resolve(&addresses, port).await };
         self.begin(found, |driver, found| {
@@ -371,7 +380,9 @@ impl Driver {
     fn resolved(&mut self, found: ResolvedServers) -> Vec<SocketAddr> {
         observe(&self.metrics.discover, self.operation_started.elapsed());
         let servers: Vec<SocketAddr> = found.keys().copied().collect();
-        tracing::info!(target: "server-connection-manager", addresses = ?servers, "discovered Consul servers");
+        if !self.outage.goes_on() {
+            tracing::info!(target: "server-connection-manager", addresses = ?servers, "discovered Consul servers");
+        }
         self.hosts.found = found;
         servers
     }

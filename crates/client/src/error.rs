@@ -42,6 +42,8 @@ pub enum ErrorKind {
     Invalid,
     /// A call that the server does not support.
     Unsupported,
+    /// A server that no TCP connection could be made to: nothing listens there, or its host is away.
+    Unreachable,
     /// A server, the path to it, or the discovery of servers.
     Server,
     /// The session has been closed.
@@ -65,6 +67,14 @@ impl SessionError {
     pub(crate) fn dial(server: SocketAddr, reason: impl Display) -> Self {
         let text = format!("cannot connect to server {server}: {reason}");
         Self::new(ErrorKind::Server, Code::Unavailable, text)
+    }
+
+    /// No TCP connection could be made.
+    pub(crate) fn unreachable(server: SocketAddr, reason: impl Display) -> Self {
+        Self {
+            kind: ErrorKind::Unreachable,
+            ..Self::dial(server, reason)
+        }
     }
 
     /// The connection was lost.

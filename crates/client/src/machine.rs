@@ -26,6 +26,10 @@ use crate::error::{ErrorKind, SessionError};
 /// A connection that lasts this long ends a series of failures. Servers that shed load close
 /// connections sooner.
 const WORKING: Duration = Duration::from_secs(5);
+/// How long servers that are all unreachable are probably restarting.
+const RESTART: Duration = Duration::from_secs(60);
+/// Longest delay between rounds during [`RESTART`].
+const RESTART_RETRY: Duration = Duration::from_secs(1);
 /// Time limit of the logout.
 pub(crate) const LOGOUT: Duration = Duration::from_secs(5);
 /// Number of servers to try for the logout if the session has no connection.
@@ -49,6 +53,8 @@ pub(crate) struct Machine {
     token: TokenState,
     /// Backoff between rounds.
     backoff: Backoff,
+    /// When the first of the last rounds ended in which all servers were unreachable.
+    unreachable_since: Option<Duration>,
     /// Number of dials for the connection in use, or since it was lost.
     pub(crate) attempts: u64,
     /// Generation of the connection in use, or of the last one; 0 before the first.
@@ -75,6 +81,7 @@ impl Machine {
             servers: Servers::default(),
             token: TokenState::new(settings.login),
             backoff: Backoff::new(BackoffPolicy::UNCONFIGURED),
+            unreachable_since: None,
             attempts: 0,
             generation: 0,
             connected_at: Duration::ZERO,
@@ -206,11 +213,25 @@ impl Machine {
     }
 
     fn end_round(&mut self) {
+        let delay = self.delay_after_round();
         let list_misleads = self.servers.end_round();
         self.out.push(Action::RoundFailed { list_misleads });
-        let random = self.draw();
-        let delay = self.backoff.next(random);
         self.wait(delay, Then::Resolve);
+    }
+
+    /// Servers that restart refuse connections for a few seconds. An attempt costs them nothing, so
+    /// the session tries often and is back soon; other failures, and longer ones, back off.
+    fn delay_after_round(&mut self) -> Duration {
+        let random = self.draw();
+        if !self.servers.are_all_unreachable() {
+            self.unreachable_since = None;
+            return self.backoff.next(random);
+        }
+        let since = *self.unreachable_since.get_or_insert(self.now);
+        match self.now.saturating_sub(since) < RESTART {
+            true => RESTART_RETRY.mul_f64(random),
+            false => self.backoff.next(random),
+        }
     }
 
     fn dialed(&mut self, server: SocketAddr, result: Result<(), SessionError>) {
@@ -223,8 +244,7 @@ impl Machine {
     }
 
     fn server_failed(&mut self, server: SocketAddr, error: SessionError) {
-        let permanent = matches!(error.kind, ErrorKind::Untrusted | ErrorKind::Rejected);
-        self.servers.failed(server, permanent);
+        self.servers.failed(server, error.kind);
         let hopeless =
             self.servers.next(0.0).is_none() && self.servers.have_all_failed_permanently();
         if hopeless && self.generation == 0 {
@@ -311,6 +331,7 @@ impl Machine {
 impl Machine {
     fn connect(&mut self, server: SocketAddr, features: Features) {
         self.servers.reached(server, true);
+        self.unreachable_since = None;
         self.token.accepted();
         self.watches = self.settings.watch && features.watch;
         self.generation += 1;

@@ -59,8 +59,8 @@ pub(crate) struct Servers {
     preferred: Origin,
     clock: u64,
     resolved_at: Option<Duration>,
-    /// Servers that failed in this round, and whether only an operator can fix that.
-    round: BTreeMap<SocketAddr, bool>,
+    /// Servers that failed in this round, and how.
+    round: BTreeMap<SocketAddr, ErrorKind>,
     /// A server that was lost in this round but is tried once more: its address may refer to
     /// several servers.
     second_chance: Option<SocketAddr>,
@@ -161,9 +161,9 @@ impl Servers {
         }
     }
 
-    /// Records a failure in this round; `permanent` if only an operator can fix it.
-    pub(super) fn failed(&mut self, server: SocketAddr, permanent: bool) {
-        self.round.insert(server, permanent);
+    /// Records a failure in this round.
+    pub(super) fn failed(&mut self, server: SocketAddr, kind: ErrorKind) {
+        self.round.insert(server, kind);
     }
 
     /// Records the loss of the connection in use. Behind a load balancer the same address may refer
@@ -175,13 +175,21 @@ impl Servers {
         if retry {
             self.second_chance = Some(server);
         } else {
-            self.failed(server, false);
+            self.failed(server, kind);
         }
     }
 
     /// Whether only an operator can fix the failures of this round.
     pub(super) fn have_all_failed_permanently(&self) -> bool {
-        self.round.values().all(|permanent| *permanent)
+        let permanent =
+            |kind: &ErrorKind| matches!(kind, ErrorKind::Untrusted | ErrorKind::Rejected);
+        self.round.values().all(permanent)
+    }
+
+    /// Whether servers were tried in this round and none of them accepted a TCP connection.
+    pub(super) fn are_all_unreachable(&self) -> bool {
+        let mut kinds = self.round.values();
+        !self.round.is_empty() && kinds.all(|kind| *kind == ErrorKind::Unreachable)
     }
 
     /// Ends the round. Returns whether servers could be connected to, but not those that are only

@@ -23,6 +23,8 @@ struct Network {
     machine: Machine,
     away: Away,
     started: Instant,
+    /// When the outage is over.
+    ends: Duration,
     operation: Option<(Instant, Action)>,
     timer: Option<Instant>,
     dials: Vec<Duration>,
@@ -41,6 +43,7 @@ impl Network {
             machine: Machine::new(SETTINGS, Box::new(random)),
             away,
             started: Instant::now(),
+            ends: UNTIL,
             operation: None,
             timer: None,
             dials: Vec::new(),
@@ -50,7 +53,7 @@ impl Network {
     }
 
     fn is_away(&self) -> bool {
-        (FROM..UNTIL).contains(&self.started.elapsed())
+        (FROM..self.ends).contains(&self.started.elapsed())
     }
 
     fn happen(&mut self, event: Event) {
@@ -100,14 +103,15 @@ impl Network {
             }
             sleep_until(next).await;
             let down = self.is_away();
-            let refused = || failure(ErrorKind::Server);
+            let refused = || failure(ErrorKind::Unreachable);
+            let failed = || failure(ErrorKind::Server);
             let event = match self.operation.take_if(|(due, _)| *due <= Instant::now()) {
                 Some((_, Action::Resolve)) => {
                     Event::Resolved(Ok((1..=SERVERS).map(server).collect()))
                 }
                 Some((_, Action::Dial(_))) if down => Event::Dialed(Err(refused())),
                 Some((_, Action::Dial(_))) => Event::Dialed(Ok(())),
-                Some((_, _)) if down => Event::Features(Err(refused())),
+                Some((_, _)) if down => Event::Features(Err(failed())),
                 Some((_, _)) => Event::Features(Ok(FEATURES)),
                 None => {
                     self.timer = None;
@@ -130,6 +134,8 @@ async fn an_outage_of_minutes_is_noticed_survived_and_over_soon() {
             true => (Duration::from_secs(90), 40),
             false => (Duration::from_millis(4_500), 300),
         };
+        // A minute of pauses that are half a second on average.
+        let rounds = rounds + if away == Away::Refusing { 160 } else { 0 };
         for seed in 0..50 {
             let mut network = Network::new(away, seed);
             network.happen(Event::Start);
@@ -183,6 +189,46 @@ async fn an_outage_of_minutes_is_noticed_survived_and_over_soon() {
             );
         }
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn servers_that_restart_are_used_within_a_second() {
+    for seed in 0..200 {
+        let mut network = Network::new(Away::Refusing, seed);
+        network.ends = FROM + Duration::from_secs(6);
+        network.happen(Event::Start);
+        network.happen(Event::Configured);
+        network.live(FROM).await;
+        network.happen(Event::CallFailed {
+            generation: 1,
+            error: failure(ErrorKind::Server),
+        });
+        network.live(UNTIL).await;
+        let [_, back] = network.connected.as_slice() else {
+            panic!("{:?}", network.connected)
+        };
+        // The last pause, and the delays between the servers of the round before.
+        let over = *back - network.ends;
+        let most = RESTART_RETRY + u32::from(SERVERS) * FAILOVER;
+        assert!(over <= most, "{seed}: connected after {over:?}");
+    }
+}
+
+#[test]
+fn servers_that_respond_but_fail_are_given_time() {
+    let mut story = Story::begin(NO_LOGIN, 1);
+    story.event(Event::Configured);
+    let mut fail = |kind| {
+        let delay = story.event(Event::Dialed(Err(failure(kind)))).delay();
+        story.timer().event(Event::Resolved(Ok(vec![server(1)])));
+        delay
+    };
+    let backoff = [500, 750, 1_125].map(Duration::from_millis);
+    assert_eq!(fail(ErrorKind::Server), backoff[0]);
+    assert_eq!(fail(ErrorKind::Unreachable), RESTART_RETRY.mul_f64(0.5));
+    assert_eq!(fail(ErrorKind::Server), backoff[1]);
+    while fail(ErrorKind::Unreachable) == RESTART_RETRY.mul_f64(0.5) {}
+    assert!(fail(ErrorKind::Unreachable) > backoff[2], "after a minute");
 }
 
 #[test]

@@ -49,11 +49,12 @@ const STAGES: [Stage; 12] = [
     Stage::ReplacingCheck,
 ];
 
-const KINDS: [ErrorKind; 5] = [
+const KINDS: [ErrorKind; 6] = [
     ErrorKind::Untrusted,
     ErrorKind::Rejected,
     ErrorKind::Invalid,
     ErrorKind::Unsupported,
+    ErrorKind::Unreachable,
     ErrorKind::Server,
 ];
 
@@ -205,7 +206,7 @@ fn every_kind_of_failure_at_every_stage_has_its_consequence() {
             }
         }
     }
-    assert_eq!(rows, 5 * (10 + 12));
+    assert_eq!(rows, KINDS.len() * (10 + 12));
 }
 
 #[test]
