@@ -1,8 +1,9 @@
 //! `acl-init`: a Job that runs once for each state of the chart. It bootstraps the servers' ACLs and
-//! creates the auth methods, rules and policies with which pods and the operator log in. It is
+//! creates the auth methods, rules and policies with which pods, the operator and gateways log in. It is
 //! idempotent, resumes after a crash, and deletes nothing that others have created.
 
 mod failure;
+mod gateways;
 mod objects;
 mod options;
 #[cfg(test)]
@@ -18,6 +19,7 @@ use legate_runtime::Scope;
 use tokio::time::{Instant, sleep, timeout_at};
 
 use self::failure::Failure;
+pub use self::gateways::GatewayName;
 use self::objects::Objects;
 pub use self::options::Options;
 use self::write::Writer;

@@ -2,6 +2,7 @@
 
 use serde_json::{Value, json};
 
+use super::gateways;
 use super::options::Options;
 use crate::tenancy::Tenants;
 
@@ -42,21 +43,21 @@ pub(super) struct Reviewer {
 
 /// All objects that the servers need.
 pub(super) struct Objects {
-    pub(super) policy: Value,
+    pub(super) policies: Vec<Value>,
     /// The policy that tokens of all namespaces get.
     pub(super) cross_namespace: Option<Value>,
-    /// Refers to the policy by name.
-    pub(super) role: Value,
+    /// They refer to the policies by name.
+    pub(super) roles: Vec<Value>,
     /// The objects of each kind of login.
     pub(super) logins: [Login; 2],
 }
 
-/// An auth method and its binding rule.
+/// An auth method and its binding rules, which have different names to bind.
 pub(super) struct Login {
-    /// The namespace of both; `None` if namespaces are not used.
+    /// The namespace of all; `None` if namespaces are not used.
     pub(super) namespace: Option<String>,
     pub(super) method: Value,
-    pub(super) rule: Value,
+    pub(super) rules: Vec<Value>,
 }
 
 impl Objects {
@@ -65,7 +66,6 @@ impl Objects {
         let policy = format!("{full}-operator-acl-policy");
         let role = format!("{full}-operator-acl-role");
         let pods = format!("{full}-k8s-auth-method");
-        let components = format!("{full}-k8s-component-auth-method");
         let method = |name: &str| {
             json!({
                 "Name": name,
@@ -76,15 +76,6 @@ impl Objects {
                     "CACert": reviewer.ca,
                     "ServiceAccountJWT": reviewer.token.expose(),
                 },
-            })
-        };
-        let rule = |method: &str, selector: &str, kind: &str, name: &str| {
-            json!({
-                "AuthMethod": method,
-                "Description": DESCRIPTION,
-                "Selector": selector,
-                "BindType": kind,
-                "BindName": name,
             })
         };
         let mut of_pods = method(&pods);
@@ -99,39 +90,71 @@ impl Objects {
                 "Rules": CROSS_NAMESPACE_RULES,
             })
         });
-        let operator = format!("serviceaccount.name==\"{full}-operator\"");
         let as_service = rule(
             &pods,
             &options.binding_rule_selector,
             "service",
             "${serviceaccount.name}",
         );
+        let mut rules = vec![component_rule(options, "operator", &role)];
+        let mut policies = vec![json!({
+            "Name": policy,
+            "Description": DESCRIPTION,
+            "Rules": operator_rules(tenants),
+        })];
+        let mut roles = vec![json!({
+            "Name": role,
+            "Description": DESCRIPTION,
+            "Policies": [{"Name": policy}],
+        })];
+        for gateway in gateways::all(options, tenants) {
+            policies.push(gateway.policy);
+            roles.push(gateway.role);
+            rules.push(gateway.rule);
+        }
         Objects {
-            policy: json!({
-                "Name": policy,
-                "Description": DESCRIPTION,
-                "Rules": operator_rules(tenants),
-            }),
+            policies,
             cross_namespace,
-            role: json!({
-                "Name": role,
-                "Description": DESCRIPTION,
-                "Policies": [{"Name": policy}],
-            }),
+            roles,
             logins: [
                 Login {
                     namespace: tenants.login_namespace().map(str::to_owned),
                     method: of_pods,
-                    rule: as_service,
+                    rules: vec![as_service],
                 },
                 Login {
                     namespace: tenants.default_namespace(),
-                    method: method(&components),
-                    rule: rule(&components, &operator, "role", &role),
+                    method: method(&component_method(options)),
+                    rules,
                 },
             ],
         }
     }
+}
+
+/// The auth method of the chart's own pods.
+fn component_method(options: &Options) -> String {
+    format!("{}-k8s-component-auth-method", options.full_name)
+}
+
+/// The rule that binds a role to the service account of a part of the chart. Accounts of that name in other
+/// namespaces belong to others.
+pub(super) fn component_rule(options: &Options, component: &str, role: &str) -> Value {
+    let (full, namespace) = (&options.full_name, &options.namespace);
+    let selector = format!(
+        "serviceaccount.namespace==\"{namespace}\" and serviceaccount.name==\"{full}-{component}\""
+    );
+    rule(&component_method(options), &selector, "role", role)
+}
+
+fn rule(method: &str, selector: &str, kind: &str, name: &str) -> Value {
+    json!({
+        "AuthMethod": method,
+        "Description": DESCRIPTION,
+        "Selector": selector,
+        "BindType": kind,
+        "BindName": name,
+    })
 }
 
 /// The operator's policy. If namespaces are used, the operator creates them and writes into all of them. A

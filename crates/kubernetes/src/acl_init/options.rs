@@ -7,6 +7,7 @@ use std::time::Duration;
 use clap::Args;
 use legate_model::duration;
 
+use super::gateways::GatewayName;
 use crate::servers::ServerFlags;
 
 /// The options of `acl-init`.
@@ -46,6 +47,30 @@ pub struct Options {
         default_value = "serviceaccount.name!=default"
     )]
     pub binding_rule_selector: String,
+
+    /// Name of the mesh gateways' service; they log in as the service account `<full name>-mesh-gateway`.
+    #[arg(long, env = "LEGATE_K8S_MESH_GATEWAY", value_name = "NAME")]
+    pub mesh_gateway: Option<GatewayName>,
+
+    /// Name of an ingress gateway, which logs in as the service account `<full name>-<NAME>`, and its
+    /// namespace in the mesh. Repeatable.
+    #[arg(
+        long,
+        env = "LEGATE_K8S_INGRESS_GATEWAY",
+        value_name = "NAME[.NAMESPACE]",
+        value_delimiter = ','
+    )]
+    pub ingress_gateway: Vec<GatewayName>,
+
+    /// The same of a terminating gateway. Rights on the services that it represents are not
+    /// included: link a policy with them to its role.
+    #[arg(
+        long,
+        env = "LEGATE_K8S_TERMINATING_GATEWAY",
+        value_name = "NAME[.NAMESPACE]",
+        value_delimiter = ','
+    )]
+    pub terminating_gateway: Vec<GatewayName>,
 
     /// How long to wait for servers and Secrets, such as 10m. The Job retries afterwards.
     #[arg(long, env = "LEGATE_K8S_TIMEOUT", value_name = "TIME", default_value = "10m",

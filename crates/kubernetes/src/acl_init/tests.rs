@@ -341,6 +341,73 @@ async fn everything_is_made_once_and_nothing_the_second_time() {
 }
 
 #[tokio::test]
+async fn each_gateway_logs_in_and_keeps_what_others_gave_to_it() {
+    let flags = [
+        "--mesh-gateway=mesh-gateway",
+        "--ingress-gateway=edge",
+        "--terminating-gateway=egress",
+    ];
+    let mut running = Running::start(&flags).await;
+    running.attempt().await.unwrap();
+    let parts = ["operator", "mesh-gateway", "edge", "egress"];
+    let roles = parts.map(|part| format!("full-{part}-acl-role"));
+    assert_eq!(running.names("policy").len(), 4);
+    assert_eq!(running.names("role"), roles);
+    let find = |held: &Held, kind: &str, field: &str, name: &str| {
+        let mut of_kind = held.objects.iter().filter(|((known, _), _)| known == kind);
+        let found = of_kind.find(|(_, object)| object[field] == name);
+        found.map(|(key, object)| (key.clone(), object.clone()))
+    };
+    let held = running.held();
+    let (_, rule) = find(&held, "binding-rule", "BindName", "full-edge-acl-role").unwrap();
+    assert_eq!(rule["AuthMethod"], "full-k8s-component-auth-method");
+    assert_eq!(
+        rule["Selector"],
+        "serviceaccount.namespace==\"mesh\" and serviceaccount.name==\"full-edge\""
+    );
+    let (_, policy) = find(&held, "policy", "Name", "full-mesh-gateway-acl-policy").unwrap();
+    let rules = policy["Rules"].as_str().unwrap();
+    assert!(rules.starts_with("mesh = \"write\"\nservice \"mesh-gateway\""));
+    running.written();
+
+    // An operator gives the terminating gateway rights on what it represents.
+    let (key, mut role) = find(&held, "role", "Name", "full-egress-acl-role").unwrap();
+    let links = json!([{"Name": "db-write"}, {"Name": "full-egress-acl-policy"}]);
+    role["Policies"] = links.clone();
+    role["ServiceIdentities"] = json!([{"ServiceName": "db"}]);
+    running
+        .world
+        .lock()
+        .unwrap()
+        .held
+        .objects
+        .insert(key.clone(), role);
+    running.attempt().await.unwrap();
+    assert_eq!(running.written(), Vec::<String>::new());
+    running
+        .world
+        .lock()
+        .unwrap()
+        .held
+        .objects
+        .get_mut(&key)
+        .unwrap()["Description"] = json!("");
+    running.attempt().await.unwrap();
+    assert_eq!(running.written().len(), 1);
+    let role = &running.held().objects[&key];
+    assert_eq!(role["Policies"], links);
+    assert_eq!(role["ServiceIdentities"], json!([{"ServiceName": "db"}]));
+
+    // A gateway that the chart no longer has cannot log in.
+    running.options.ingress_gateway.clear();
+    running.attempt().await.unwrap();
+    let held = running.held();
+    assert!(find(&held, "binding-rule", "BindName", "full-edge-acl-role").is_none());
+    assert_eq!(running.names("binding-rule").len(), 4);
+    assert_eq!(running.written().len(), 1);
+}
+
+#[tokio::test]
 async fn after_a_crash_at_any_request_the_next_run_goes_on() {
     let clean = Running::start(&[]).await;
     clean.attempt().await.unwrap();

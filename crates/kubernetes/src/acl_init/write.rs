@@ -1,12 +1,12 @@
 //! Reconciles the servers' ACL objects: reads, compares, and writes differences. It deletes only
-//! duplicates of its own binding rules.
+//! its own binding rules: duplicates, and those of gateways that the chart no longer has.
 
 use http::{Method, StatusCode};
 use legate_model::{DEFAULT_TENANCY, Secret};
 use serde_json::{Value, json};
 
 use super::failure::Failure;
-use super::objects::{DESCRIPTION, Objects, matches};
+use super::objects::{DESCRIPTION, Login, Objects, matches};
 use crate::servers::{Answer, Path, Servers, calls};
 use crate::tenancy::Tenants;
 
@@ -19,12 +19,16 @@ pub(super) struct Writer<'a> {
 impl Writer<'_> {
     /// Writes all objects, each after those that it refers to.
     pub(super) async fn write(&self, objects: &Objects) -> Result<(), Failure> {
-        self.policy(&objects.policy).await?;
-        self.role(&objects.role).await?;
+        for policy in &objects.policies {
+            self.policy(policy).await?;
+        }
+        for role in &objects.roles {
+            self.role(role).await?;
+        }
         for login in &objects.logins {
             let namespace = login.namespace.as_deref();
             self.auth_method(&login.method, namespace).await?;
-            self.binding_rule(&login.rule, namespace).await?;
+            self.binding_rules(login).await?;
         }
         Ok(())
     }
@@ -99,10 +103,28 @@ impl Writer<'_> {
         self.put("policy", None, &held, wanted).await
     }
 
+    /// Links that others have added stay: rights on the services of a terminating gateway are given
+    /// that way.
     async fn role(&self, wanted: &Value) -> Result<(), Failure> {
         let held = self.named(&Path::of(["acl", "roles"]), wanted).await?;
         let held = held.unwrap_or_default();
-        self.put("role", None, &held, wanted).await
+        let mut wanted = wanted.clone();
+        let mut links = held["Policies"].as_array().cloned().unwrap_or_default();
+        for own in wanted["Policies"].as_array().into_iter().flatten() {
+            if links
+                .iter()
+                .all(|link| text(link, "Name") != text(own, "Name"))
+            {
+                links.push(own.clone());
+            }
+        }
+        wanted["Policies"] = links.into();
+        for field in ["ServiceIdentities", "NodeIdentities", "TemplatedPolicies"] {
+            if !held[field].is_null() {
+                wanted[field] = held[field].clone();
+            }
+        }
+        self.put("role", None, &held, &wanted).await
     }
 
     async fn auth_method(&self, wanted: &Value, namespace: Option<&str>) -> Result<(), Failure> {
@@ -120,23 +142,29 @@ impl Writer<'_> {
         self.send(Method::PUT, &path, Some(wanted)).await
     }
 
-    /// Writes this program's one rule; rules of others stay.
-    async fn binding_rule(&self, wanted: &Value, namespace: Option<&str>) -> Result<(), Failure> {
+    /// Writes this program's rules; rules of others stay.
+    async fn binding_rules(&self, login: &Login) -> Result<(), Failure> {
+        let namespace = login.namespace.as_deref();
         let rules = Path::of(["acl", "binding-rules"]);
-        let rules = rules.with("authmethod", text(wanted, "AuthMethod"));
+        let rules = rules.with("authmethod", text(&login.method, "Name"));
         let rules = rules.in_namespace(namespace);
         let Value::Array(mut own) = self.read(&rules).await? else {
             return Err(Failure::Later(format!("{rules} is not a list")));
         };
         own.retain(|rule| text(rule, "Description") == DESCRIPTION);
-        // Concurrent Jobs may have created a rule each.
-        for extra in own.iter().skip(1) {
-            let path = Path::of(["acl", "binding-rule", text(extra, "ID")]);
+        for wanted in &login.rules {
+            let name = text(wanted, "BindName");
+            let held = own.iter().position(|rule| text(rule, "BindName") == name);
+            let held = held.map(|at| own.remove(at)).unwrap_or_default();
+            self.put("binding-rule", namespace, &held, wanted).await?;
+        }
+        // Concurrent Jobs may have created a rule each, and gateways may have been removed.
+        for extra in own {
+            let path = Path::of(["acl", "binding-rule", text(&extra, "ID")]);
             let path = path.in_namespace(namespace);
             self.send(Method::DELETE, &path, None).await?;
         }
-        let held = own.into_iter().next().unwrap_or_default();
-        self.put("binding-rule", namespace, &held, wanted).await
+        Ok(())
     }
 
     /// Creates or updates an object that has an id.
