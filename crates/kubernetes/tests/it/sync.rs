@@ -315,6 +315,14 @@ fn gateways() {
         gateway("ingress-gateway", &port),
         &cluster_ip,
     );
+    let mut pod = gateway("ingress-gateway", &port);
+    pod["status"]["podIP"] = json!("fd00::5");
+    let Wanted::Instances { registrations, .. } = made(pod, &cluster_ip).1 else {
+        panic!("it is registered");
+    };
+    let config = &registrations[0].body["Service"]["Proxy"]["Config"];
+    let every = &config["envoy_gateway_bind_addresses"]["all-interfaces"];
+    assert_eq!(every["address"], "::");
     assert_eq!(
         made(gateway("api-gateway", &[]), &cluster_ip).1,
         Wanted::Nothing
