@@ -111,6 +111,7 @@ impl Cluster {
             node_meta: [("team".to_owned(), "a".to_owned())].into(),
             tenants: self.tenants.clone(),
             auth_method: self.auth_method.clone(),
+            component_auth_method: None,
             metrics: sync::SyncMetrics::register(registry).unwrap(),
             clock: Clock::system(),
         };

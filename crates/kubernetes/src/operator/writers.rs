@@ -108,6 +108,7 @@ fn write(context: &Context, metrics: &Metrics, servers: &Servers, lead: &Lead, s
         node_meta: context.config.consul_node.meta.clone(),
         tenants: tenants.clone(),
         auth_method: context.options.sidecars.sidecar_auth_method.clone(),
+        component_auth_method: context.options.servers.login_auth_method.clone(),
         metrics: metrics.sync.clone(),
         clock: context.clock.clone(),
     };

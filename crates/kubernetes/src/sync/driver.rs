@@ -11,7 +11,7 @@ use kube::runtime::WatchStreamExt;
 use kube::runtime::events::{Recorder, Reporter};
 use kube::runtime::watcher::{self, watcher};
 use kube::{Api, Client};
-use legate_model::EVERY_TENANCY;
+use legate_model::{DEFAULT_TENANCY, EVERY_TENANCY};
 use legate_runtime::{Backoff, BackoffPolicy, Clock};
 use serde_json::{Value, json};
 use tokio::time::Instant;
@@ -52,6 +52,8 @@ pub struct Options {
     pub tenants: Tenants,
     /// The sidecars' auth method, whose tokens are removed with their pods.
     pub auth_method: Option<String>,
+    /// The auth method of the chart's own pods, such as gateways. Their tokens are removed likewise.
+    pub component_auth_method: Option<String>,
     /// The metrics of the sync.
     pub metrics: SyncMetrics,
     /// The clock for timestamps in metrics.
@@ -90,6 +92,7 @@ async fn work(client: Client, servers: Servers, lead: &Lead, options: Options) {
         servers: &servers,
         lead,
         auth_method: options.auth_method.as_deref(),
+        component_auth_method: options.component_auth_method.as_deref(),
         cluster: settings.cluster.clone(),
         tenants: settings.tenants.clone(),
         metrics: &metrics,
@@ -228,6 +231,7 @@ struct Driver<'a> {
     servers: &'a Servers,
     lead: &'a Lead,
     auth_method: Option<&'a str>,
+    component_auth_method: Option<&'a str>,
     cluster: String,
     tenants: Tenants,
     metrics: &'a SyncMetrics,
@@ -253,9 +257,10 @@ impl Driver<'_> {
                 Ended::Pod(key, results)
             }
             Job::SweepTokens(live) => {
-                if let Some(method) = self.auth_method {
-                    let method = self.method(method);
-                    let swept = tokens::sweep(&method, self.client, &live, self.lead).await;
+                let sidecars = self.auth_method.map(|name| self.method(name));
+                let components = self.component_auth_method.map(|name| self.component_method(name));
+                for method in sidecars.iter().chain(&components) {
+                    let swept = tokens::sweep(method, self.client, &live, self.lead).await;
                     if let Err(error) = swept {
                         tracing::warn!(%error, "cannot search for tokens of deleted pods");
                     }
@@ -298,6 +303,13 @@ impl Driver<'_> {
             servers: self.servers,
             name,
             namespace: self.tenants.login_namespace(),
+        }
+    }
+
+    fn component_method<'m>(&'m self, name: &'m str) -> tokens::Method<'m> {
+        tokens::Method {
+            namespace: self.tenants.has_namespaces().then_some(DEFAULT_TENANCY),
+            ..self.method(name)
         }
     }
 

@@ -1,7 +1,7 @@
-//! Removes ACL tokens of deleted pods: the sidecar of a killed pod cannot log out.
+//! Removes ACL tokens of deleted pods: the sidecar of a killed pod cannot log out, nor can a gateway.
 //!
-//! Only tokens that were created by the sidecars' auth method and name the pod are removed; those of
-//! users and other components are never touched.
+//! Only tokens that were created by the auth methods of sidecars and of the chart's own pods, and name the
+//! pod, are removed; those of users are never touched.
 
 use std::collections::BTreeMap;
 
@@ -44,34 +44,37 @@ struct Namespace {
 /// The owner of a token.
 #[derive(Debug, PartialEq, Eq)]
 struct Holder {
+    /// The service of a sidecar; the component that another pod of the chart is.
     service: String,
     pod: Key,
     uid: Option<String>,
 }
 
 impl Token {
-    /// The pod that logged in, if the token belongs to a sidecar and this auth method.
+    /// The pod that logged in, if the token belongs to a sidecar or a component and this auth method.
     fn holder(&self, auth_method: &str) -> Option<Holder> {
         let own = self
             .auth_method
             .as_deref()?
             .eq_ignore_ascii_case(auth_method);
-        let [identity] = self.service_identities.as_deref()? else {
-            return None;
-        };
         let meta = self.description.strip_prefix(DESCRIPTION)?;
         let meta: serde_json::Value = serde_json::from_str(meta).ok()?;
+        let service = match self.service_identities.as_deref().unwrap_or_default() {
+            [identity] => identity.service_name.clone(),
+            [] => meta.get("component")?.as_str()?.to_owned(),
+            _ => return None,
+        };
         let (namespace, name) = meta.get("pod")?.as_str()?.split_once('/')?;
         let uid = meta.get("pod-uid").and_then(serde_json::Value::as_str);
         own.then(|| Holder {
-            service: identity.service_name.clone(),
+            service,
             pod: Key::new(namespace, name),
             uid: uid.map(str::to_owned),
         })
     }
 }
 
-/// The sidecars' auth method.
+/// An auth method of pods.
 pub(super) struct Method<'a> {
     pub(super) servers: &'a Servers,
     pub(super) name: &'a str,
@@ -193,7 +196,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_a_sidecars_token_has_a_holder() {
+    fn only_tokens_of_pods_have_a_holder() {
         let good = json!({
             "AccessorID": "a", "AuthMethod": "k8s", "ServiceIdentities": [{"ServiceName": "web"}],
             "Description": "token created via login: {\"pod\":\"ns/web-0\",\"pod-uid\":\"u\"}",
@@ -220,6 +223,16 @@ mod tests {
         };
         let description = "token created via login: {\"pod\":\"ns/web-0\"}";
         assert_eq!(with("Description", description.into()), Some(wanted));
+        let gateway = json!({
+            "AuthMethod": "k8s", "Roles": [{"Name": "r"}],
+            "Description": "token created via login: {\"component\":\"g\",\"pod\":\"ns/g-0\"}",
+        });
+        let held = Holder {
+            service: "g".to_owned(),
+            pod: Key::new("ns", "g-0"),
+            uid: None,
+        };
+        assert_eq!(holder(gateway), Some(held));
         for (field, value) in [
             ("AuthMethod", json!("other")),
             ("AuthMethod", json!(null)),
