@@ -19,7 +19,7 @@ const CASES: &str = "tests/chart";
 const KUBERNETES: &str = "1.33";
 
 /// Refused values: the arguments of `--set`, and a part of the error.
-const REFUSED: [(&[&str], &str); 23] = [
+const REFUSED: [(&[&str], &str); 34] = [
     (
         &["syncCatalog.enabled=true"],
         "additional properties 'syncCatalog' not allowed",
@@ -111,6 +111,83 @@ const REFUSED: [(&[&str], &str); 23] = [
     (
         &["connectInject.enabled=false"],
         "there is no certificate for the servers",
+    ),
+    (
+        &[
+            "ingressGateways.enabled=true",
+            "ingressGateways.gateways[0].name=operator",
+        ],
+        "the gateway operator needs another name",
+    ),
+    (
+        &[
+            "ingressGateways.enabled=true",
+            "terminatingGateways.enabled=true",
+            "terminatingGateways.gateways[0].name=ingress-gateway",
+        ],
+        "the gateway ingress-gateway needs another name",
+    ),
+    (
+        &[
+            "ingressGateways.enabled=true",
+            "ingressGateways.defaults.consulNamespace=shop",
+        ],
+        "needs global.enableConsulNamespaces",
+    ),
+    (
+        &[
+            "ingressGateways.enabled=true",
+            "ingressGateways.defaults.service.type=NodePort",
+        ],
+        "set the nodePort of its first port",
+    ),
+    (
+        &[
+            "meshGateway.enabled=true",
+            "meshGateway.wanAddress.source=Static",
+        ],
+        "needs meshGateway.wanAddress.static",
+    ),
+    (
+        &[
+            "meshGateway.enabled=true",
+            "meshGateway.hostNetwork=true",
+            "meshGateway.containerPort=443",
+        ],
+        "needs a meshGateway.containerPort of 1024 or above",
+    ),
+    (
+        &[
+            "meshGateway.enabled=true",
+            "meshGateway.hostNetwork=true",
+            "meshGateway.hostPort=443",
+        ],
+        "meshGateway.hostNetwork and meshGateway.hostPort exclude each other",
+    ),
+    (
+        &[
+            "meshGateway.enabled=true",
+            "connectInject.enabled=false",
+            "global.tls.enabled=false",
+        ],
+        "the gateway mesh-gateway needs the operator",
+    ),
+    (
+        &[
+            "meshGateway.enabled=true",
+            "meshGateway.horizontalPodAutoscaler.minReplicas=9",
+        ],
+        "horizontalPodAutoscaler.minReplicas of a gateway is above maxReplicas",
+    ),
+    (
+        &["ingressGateways.defaults.terminationGracePeriodSeconds=10"],
+        "minimum: got 10, want 20",
+    ),
+    (
+        &[
+            "terminatingGateways.gateways[0].name=a,terminatingGateways.gateways[0].hostNetwork=true",
+        ],
+        "additional properties 'hostNetwork' not allowed",
     ),
     (
         &["global.name=a-name-that-makes-names-which-kubernetes-refuses"],

@@ -47,6 +47,7 @@
 {{- fail "global.adminPartitions.name must be \"default\" if the chart runs the servers: other partitions are other clusters, with externalServers" -}}
 {{- end -}}
 {{- end -}}
+{{- include "legate.checkGateways" . -}}
 {{- if and $v.global.metrics.serviceMonitor.enabled (not $v.global.metrics.enabled) -}}
 {{- fail "global.metrics.serviceMonitor.enabled needs global.metrics.enabled" -}}
 {{- end -}}

@@ -66,13 +66,17 @@ fn the_operator_accepts_its_flags() {
         let parsed = Operator::try_parse_from(&arguments);
         let parsed = parsed.unwrap_or_else(|error| panic!("{name}: {error}"));
         assert_eq!(parsed.options.names.pod_name, "pod-0");
-        assert_eq!(parsed.log_json, name == "everything.yaml");
+        let json = ["everything.yaml", "external-gateways.yaml"].contains(&name.as_str());
+        assert_eq!(parsed.log_json, json, "{name}");
         assert!(!parsed.log_level.is_empty());
         let tenants = parsed.options.servers.http.tenants();
         let namespace = tenants.namespace("shop");
         let (namespace, partition) = (namespace.as_deref(), tenants.partition());
         match name.as_str() {
             "namespaces.yaml" => assert_eq!((namespace, partition), (Some("k8s-shop"), None)),
+            "external-gateways.yaml" => {
+                assert_eq!((namespace, partition), (Some("shop"), Some("east")));
+            }
             "partition.yaml" => assert_eq!((namespace, partition), (Some("apps"), Some("east"))),
             _ => assert_eq!(tenants, Tenants::default(), "{name}"),
         }
@@ -90,7 +94,7 @@ fn the_operator_accepts_its_values() {
         match name.as_str() {
             // Defaults are the same in the chart and in the program.
             "default.yaml" => assert_eq!(config, Config::default()),
-            "monitoring.yaml" => assert!(config.metrics.default_enabled),
+            "monitoring.yaml" | "gateways.yaml" => assert!(config.metrics.default_enabled),
             "everything.yaml" => {
                 assert_eq!(config.dns.enable_redirection, Some(false));
                 assert_eq!(config.k8s_allow_namespaces, ["shop"]);

@@ -6,6 +6,7 @@
 )]
 
 mod chart;
+mod chart_gateways;
 mod config;
 mod inject;
 mod redirect;
