@@ -2,6 +2,7 @@
 //! size. No proxy, no redirects, no retries.
 
 mod active;
+mod direction;
 
 use std::fmt::Display;
 use std::net::SocketAddr;
@@ -25,12 +26,9 @@ const BODY_LIMIT: usize = 256 * 1024 * 1024;
 /// Largest accepted response of other calls, in bytes: `/server_info` contains Envoy's arguments.
 const SMALL_BODY_LIMIT: usize = 4 * 1024 * 1024;
 
-/// Inbound listeners only, so that the application can still call others. Since Envoy 1.37 a
-/// graceful drain ends Envoy unless `skip_exit` is set; earlier versions ignore it.
-const DRAIN: &str = "/drain_listeners?inboundonly&graceful&skip_exit";
-
-/// Closes the sockets of inbound listeners. Open connections are kept.
-const CLOSE_INBOUND: &str = "/drain_listeners?inboundonly";
+/// Asks clients to close their connections. Since Envoy 1.37 a graceful drain ends Envoy unless
+/// `skip_exit` is set; earlier versions ignore it.
+const DRAIN: &str = "graceful&skip_exit";
 
 /// Response of `/server_info`.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
@@ -83,21 +81,35 @@ impl AdminClient {
         }
     }
 
-    /// Starts to drain inbound listeners. Envoy keeps running.
+    /// Starts to drain inbound listeners, so that the application can still call others. A gateway has no
+    /// application, and no inbound listeners: all of its listeners are drained. Envoy keeps running.
     ///
     /// # Errors
     /// When Envoy does not confirm.
     pub async fn drain_listeners(&self) -> Result<(), AdminError> {
-        self.post(DRAIN).await
+        let listeners = self.drained_listeners().await;
+        self.post(&format!("/drain_listeners?{listeners}{DRAIN}"))
+            .await
     }
 
-    /// Stops accepting inbound connections, until Envoy is restarted. Envoy keeps running and keeps
-    /// open connections.
+    /// Stops accepting inbound connections, or all connections of a gateway, until Envoy is restarted.
+    /// Envoy keeps running and keeps open connections.
     ///
     /// # Errors
     /// When Envoy does not confirm.
     pub async fn close_inbound_listeners(&self) -> Result<(), AdminError> {
-        self.post(CLOSE_INBOUND).await
+        let listeners = self.drained_listeners().await;
+        let path = format!("/drain_listeners?{listeners}");
+        self.post(path.trim_end_matches(['?', '&'])).await
+    }
+
+    /// The part of the query that says which listeners end: nothing stands for all. Those that the
+    /// application uses stay whenever Envoy's answer leaves a doubt.
+    async fn drained_listeners(&self) -> &'static str {
+        match self.get(direction::LISTENERS).await {
+            Ok(dump) if direction::is_gateway(&dump) => "",
+            _ => "inboundonly&",
+        }
     }
 
     /// Requests Envoy to exit.

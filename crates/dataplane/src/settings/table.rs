@@ -292,7 +292,7 @@ settings! {
     /// unix socket
     EnvoyStateDir: Text { flag: "envoy-state-dir", env: "DP_ENVOY_STATE_DIR", file: "envoy.stateDir" }
 
-    /// Drain inbound listeners while the shutdown grace period runs
+    /// Drain inbound listeners, and all listeners of a gateway, while the shutdown grace period runs
     ShutdownDrainListeners: Bool { flag: "shutdown-drain-listeners", env: "DP_SHUTDOWN_DRAIN_LISTENERS", file: "envoy.shutdownDrainListenersEnabled", default: "false" }
 
     /// How many seconds Envoy keeps serving after a stop was requested

@@ -258,20 +258,35 @@ async fn a_restart_is_requested_with_post_and_answered_when_the_new_envoy_serves
     tokio::join!(fulfil, ask);
 }
 
-/// The next request to the admin interface, answered with this status.
+/// The listeners of a sidecar, as Envoy tells them.
+const LISTENERS: &str =
+    r#"{"configs":[{"active_state":{"listener":{"traffic_direction":"INBOUND"}}}]}"#;
+
+/// The next request to the admin interface that changes something, answered with this status.
 async fn admin_asked(setup: &Setup, status: u16) -> String {
-    let (mut stream, _) = timeout(PATIENCE, setup.admin.accept())
-        .await
-        .unwrap()
-        .unwrap();
-    let mut head = Vec::new();
-    while !head.ends_with(b"\r\n\r\n") {
-        assert!(stream.read_buf(&mut head).await.unwrap() > 0);
+    loop {
+        let (mut stream, _) = timeout(PATIENCE, setup.admin.accept())
+            .await
+            .unwrap()
+            .unwrap();
+        let mut head = Vec::new();
+        while !head.ends_with(b"\r\n\r\n") {
+            assert!(stream.read_buf(&mut head).await.unwrap() > 0);
+        }
+        let head = String::from_utf8(head).unwrap();
+        let reads = head.starts_with("GET /config_dump?");
+        let (status, body) = if reads {
+            (200, LISTENERS)
+        } else {
+            (status, "")
+        };
+        let length = body.len();
+        let answer = format!("HTTP/1.1 {status} x\r\ncontent-length: {length}\r\n\r\n{body}");
+        stream.write_all(answer.as_bytes()).await.unwrap();
+        if !reads {
+            return head.lines().next().unwrap().to_owned();
+        }
     }
-    let answer = format!("HTTP/1.1 {status} x\r\ncontent-length: 0\r\n\r\n");
-    stream.write_all(answer.as_bytes()).await.unwrap();
-    let head = String::from_utf8(head).unwrap();
-    head.lines().next().unwrap().to_owned()
 }
 
 const GRACEFUL: &str = "POST /drain_listeners?inboundonly&graceful&skip_exit HTTP/1.1";

@@ -221,6 +221,49 @@ async fn connections_keep_envoy_until_the_last_one_closes() {
     assert!(ended.last.unwrap().reason.success());
 }
 
+/// A server configures the listeners of gateways, none of which is inbound.
+#[tokio::test]
+async fn all_listeners_of_a_gateway_drain_and_close() {
+    let place = Place::new(43);
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("listeners.json");
+    let mut document = place.document();
+    let mut listener = document["static_resources"]["listeners"][0].take();
+    document["static_resources"]["listeners"] = json!([]);
+    listener["@type"] = "type.googleapis.com/envoy.config.listener.v3.Listener".into();
+    listener["traffic_direction"] = "OUTBOUND".into();
+    let listeners = json!({ "version_info": "1", "resources": [listener] });
+    std::fs::write(&file, listeners.to_string()).unwrap();
+    document["dynamic_resources"]["lds_config"] =
+        json!({ "path_config_source": { "path": file }, "resource_api_version": "V3" });
+    let host = EnvoyHost::new(place.admin(), None, None);
+    supervise(
+        host,
+        config(&document),
+        Options::default(),
+        async |supervisor| {
+            until(&supervisor, Report::ready).await;
+            let admin = place.admin();
+            let mut open = keep_alive(place.at(HTTP), "/").await;
+            admin.drain_listeners().await.unwrap();
+            let answer = request(&mut open, "/").await;
+            assert!(answer.contains("connection: close"), "{answer}");
+            let mut late = TcpStream::connect(place.at(HTTP)).await.unwrap();
+            let answer = request(&mut late, "/").await;
+            assert!(answer.contains("connection: close"), "{answer}");
+            drop((open, late));
+            until_active(admin, 0).await;
+            admin.close_inbound_listeners().await.unwrap();
+            while TcpStream::connect(place.at(HTTP)).await.is_ok() {
+                sleep(Duration::from_millis(5)).await;
+            }
+            assert!(supervisor.report().ready());
+            supervisor.stop();
+        },
+    )
+    .await;
+}
+
 #[tokio::test]
 async fn closed_inbound_listeners_refuse_and_everything_else_goes_on() {
     let place = Place::new(42);
