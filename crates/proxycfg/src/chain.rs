@@ -18,6 +18,7 @@ use legate_model::{
 use legate_store::ReadTxn;
 use tracing::warn;
 
+use crate::gateways;
 use crate::same;
 
 /// Instances through which a service is reached in the mesh: all of them, or those of a subset. Two
@@ -42,6 +43,36 @@ impl From<Vec<CheckServiceNode>> for Instances {
         Self {
             list,
             only_passing: false,
+        }
+    }
+}
+
+impl Instances {
+    /// Those of a subset of a service, which its resolver defines.
+    pub(crate) fn of_subset(
+        all: Vec<CheckServiceNode>,
+        service: &str,
+        name: &str,
+        subset: &Subset,
+    ) -> Self {
+        let Subset {
+            filter,
+            only_passing,
+        } = subset;
+        // Without a filter the subset has all instances; `only_passing` may still exclude some by
+        // health.
+        let filter = (!filter.is_empty()).then(|| CheckServiceNode::filter(filter));
+        if let Some(Err(error)) = &filter {
+            warn!(service, subset = name, %error, "cannot parse a stored filter; the subset is empty");
+        }
+        let has = |instance: &CheckServiceNode| match &filter {
+            None => true,
+            Some(Ok(filter)) => instance.matches(filter),
+            Some(Err(_)) => false,
+        };
+        Self {
+            list: all.into_iter().filter(has).collect(),
+            only_passing: *only_passing,
         }
     }
 }
@@ -219,12 +250,16 @@ fn of_target(txn: &ReadTxn<'_>, target: &Target, partition: &str, local: &str) -
     })
 }
 
-/// All instances of a service.
+/// All instances through which a service is reached in the mesh: its own, and those of the
+/// terminating gateways that represent it.
 pub(crate) fn instances(txn: &ReadTxn<'_>, service: &str) -> Arc<Instances> {
-    txn.shared("instances", service, |txn| txn.connect(service).into())
+    txn.shared("instances", service, |txn| {
+        gateways::connect_to(txn, service).into()
+    })
 }
 
-/// The instances of a subset, which the service's resolver defines.
+/// The instances of a subset, which the service's resolver defines, and those of the terminating
+/// gateways that represent the service: these route each subset by its server name.
 fn of_subset(txn: &ReadTxn<'_>, service: &str, name: &str, subset: &Subset) -> Arc<Instances> {
     // The definition is part of the key: two chains may have been compiled from different ones.
     let Subset {
@@ -236,22 +271,10 @@ fn of_subset(txn: &ReadTxn<'_>, service: &str, name: &str, subset: &Subset) -> A
         // Not the list that all callers share: that list stays the same while callers see no
         // difference, but filters also match fields that callers do not see, such as tags and the
         // node's meta.
-        let all = txn.connect(service);
-        // Without a filter the subset has all instances; `only_passing` may still exclude some by
-        // health.
-        let filter = (!filter.is_empty()).then(|| CheckServiceNode::filter(filter));
-        if let Some(Err(error)) = &filter {
-            warn!(service, subset = name, %error, "cannot parse a stored filter; the subset is empty");
-        }
-        let has = |instance: &CheckServiceNode| match &filter {
-            None => true,
-            Some(Ok(filter)) => instance.matches(filter),
-            Some(Err(_)) => false,
-        };
-        Instances {
-            list: all.into_iter().filter(has).collect(),
-            only_passing: *only_passing,
-        }
+        let mut found = Instances::of_subset(txn.connect(service), service, name, subset);
+        let gateways = gateways::terminating(txn, service);
+        found.list.extend(gateways.iter().cloned());
+        found
     })
 }
 

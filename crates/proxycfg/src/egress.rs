@@ -7,12 +7,11 @@ use std::ops::Deref;
 use std::sync::Arc;
 
 use legate_intentions::{Action, Reach};
-use legate_model::{
-    ConfigEntry, ConfigKind, Protocol, ServiceIntentions, ServiceKind, ServiceName, WILDCARD,
-};
+use legate_model::{ConfigEntry, ConfigKind, Protocol, ServiceIntentions, ServiceName, WILDCARD};
 use legate_store::ReadTxn;
 
 use crate::chain::Instances;
+use crate::gateways;
 use crate::queries::{self, CONTROL_PLANE};
 use crate::same;
 
@@ -150,34 +149,7 @@ fn destination(txn: &ReadTxn<'_>, service: &str) -> Arc<Destination> {
             protocol: protocol.unwrap_or_default(),
             addresses: place.addresses,
             port: place.port,
-            gateways: gateways(txn, service),
+            gateways: gateways::terminating(txn, service),
         }
-    })
-}
-
-/// The instances of the terminating gateways that serve a service, ordered by the names of the
-/// gateways. The gateways are in the service's namespace, or in the namespace `default` of its
-/// partition.
-fn gateways(txn: &ReadTxn<'_>, service: &str) -> Arc<Instances> {
-    txn.shared("gateways", service, |txn| {
-        let own = txn.tenancy();
-        let service = ServiceName::new(own, service);
-        let tenancies = [own.clone(), own.of_partition()];
-        let different = tenancies
-            .iter()
-            .take(1 + usize::from(tenancies[0] != tenancies[1]));
-        let read = |txn: &ReadTxn<'_>| txn.config_entries(ConfigKind::TerminatingGateway);
-        let entries: Vec<_> = different
-            .flat_map(|tenancy| txn.in_tenancy(tenancy, read))
-            .collect();
-        let leading = entries.iter().filter_map(|entry| match &**entry {
-            ConfigEntry::TerminatingGateway(entry) if entry.leads_to(&service) => Some(entry),
-            _ => None,
-        });
-        let instances = leading.flat_map(|gateway| {
-            txn.in_tenancy(&gateway.tenancy(), |txn| txn.service(&gateway.name))
-        });
-        let gateways = instances.filter(|one| one.service.kind == ServiceKind::TerminatingGateway);
-        gateways.collect::<Vec<_>>().into()
     })
 }

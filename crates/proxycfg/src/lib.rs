@@ -11,6 +11,7 @@
 //!
 //! - [`Manager`] holds one source per [`ProxyId`], shared by all watchers of that proxy.
 //! - `kinds` is the pure part: it computes a snapshot from one state of the store.
+//! - [`gateways`] tells which services belong to which gateway.
 //! - `queries` has the reads that many proxies share. `chain` and `transparent` are such reads,
 //!   too.
 //! - `schedule` and `limiter` decide when a snapshot is published. They do no IO.
@@ -22,6 +23,7 @@ mod config;
 mod driver;
 mod egress;
 mod error;
+pub mod gateways;
 mod kinds;
 mod lease;
 mod limiter;
@@ -29,6 +31,7 @@ mod manager;
 mod merge;
 pub mod opaque;
 mod prepared_query;
+pub mod protocol;
 mod queries;
 mod same;
 mod schedule;

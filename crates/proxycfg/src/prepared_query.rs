@@ -15,6 +15,7 @@ use legate_store::ReadTxn;
 use tracing::warn;
 
 use crate::chain::{Callers, Instances, ResolvedChain};
+use crate::gateways;
 
 /// The default connect timeout, as in Consul.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -73,7 +74,7 @@ fn instances(txn: &ReadTxn<'_>, query: &str) -> Arc<Instances> {
             if !txn.is_exported(&service, &txn.tenancy().partition) {
                 continue;
             }
-            all = txn.in_tenancy(&there, |txn| txn.connect(&wanted.service));
+            all = txn.in_tenancy(&there, |txn| gateways::connect_to(txn, &wanted.service));
             all.retain(|instance| wanted.fits(instance));
             if !all.is_empty() {
                 break;
@@ -89,7 +90,9 @@ fn instances(txn: &ReadTxn<'_>, query: &str) -> Arc<Instances> {
 
 /// The service of a query, by the name in the certificates of its instances.
 fn service(txn: &ReadTxn<'_>, query: &str, instances: &Instances) -> ServiceName {
-    let first = instances.first().map(|one| &*one.service);
+    // Gateways have names of their own.
+    let mut own = instances.iter().map(|one| &*one.service);
+    let first = own.find(|service| service.destination().is_some());
     let proven = first.and_then(|service| service.destination());
     let found = txn.find_prepared_query(query).ok().flatten();
     let of_query = || {

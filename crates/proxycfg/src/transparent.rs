@@ -195,7 +195,9 @@ fn addresses(txn: &ReadTxn<'_>, service: &str, is_near: bool) -> BTreeSet<Dialle
         ip: ip.into(),
     });
     let instances = chain::instances(txn, service);
-    let of_instances = instances.iter();
+    // Not those of gateways, which represent many services.
+    let own = |instance: &&CheckServiceNode| instance.service.destination().is_some();
+    let of_instances = instances.iter().filter(own);
     let of_instances = of_instances.flat_map(|instance| of_instance(instance, directly));
     let of_instances = of_instances.filter(|one| is_near || one.kind != DialledKind::Tagged);
     owned.chain(of_instances).collect()

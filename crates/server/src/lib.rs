@@ -8,7 +8,7 @@
 //!
 //! 1. `config`, `operations`: settings as plain values. `net`: accepting connections.
 //! 2. `acl`: token resolution. `api_error`: error responses.
-//! 3. `own_node`, `gateways`, `distance`, `prepared`, `entries`, `registration`: reads and writes as functions
+//! 3. `own_node`, `distance`, `prepared`, `entries`, `registration`: reads and writes as functions
 //!    of a state, shared by all APIs.
 //! 4. `audit`, `certificate`, `rates`, `telemetry`, `dns`: services that run next to the store. `seed`: rows
 //!    written at startup. `agent`: the server in its role as agent of its node.
@@ -26,7 +26,6 @@ mod config;
 mod distance;
 mod dns;
 mod entries;
-mod gateways;
 mod grpc;
 mod handles;
 mod http;

@@ -4,11 +4,11 @@ use std::net::IpAddr;
 
 use legate_model::acl::Authorizer;
 use legate_model::{CheckServiceNode, ServiceQuery, Tenancy, TenancyName, put_node_first};
+use legate_proxycfg::gateways::connect_to;
 use legate_store::ReadTxn;
 use rand::seq::SliceRandom;
 
 use crate::distance::{AGENT, sort_from};
-use crate::gateways::connect_to;
 
 /// The caller of an execution.
 pub(crate) struct Caller<'a> {

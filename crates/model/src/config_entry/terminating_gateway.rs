@@ -14,7 +14,7 @@ use crate::json::shown::null_if_empty;
 use crate::meta;
 use crate::name::{self, WILDCARD};
 use crate::schema;
-use crate::tenancy::{ServiceName, Tenancy, TenancyName};
+use crate::tenancy::{Tenancy, TenancyName};
 
 /// The maximum number of services.
 const MAX_SERVICES: usize = 10_000;
@@ -66,19 +66,6 @@ pub struct LinkedService {
 }
 
 impl TerminatingGateway {
-    /// Whether it connects to a service outside the mesh.
-    pub fn leads_to(&self, destination: &ServiceName) -> bool {
-        let own = self.tenancy();
-        self.services.iter().any(|service| {
-            let tenancy = own.resolve(&service.partition, &service.namespace);
-            let is_there = tenancy == destination.tenancy
-                || service.namespace.is_every() && own.partition == destination.tenancy.partition;
-            is_there
-                && (service.name == WILDCARD
-                    || service.name.eq_ignore_ascii_case(&destination.name))
-        })
-    }
-
     /// The entry's tenancy.
     pub fn tenancy(&self) -> Tenancy {
         Tenancy::new(&self.partition, &self.namespace)

@@ -61,6 +61,11 @@ impl DnsDomains {
         &self.all[0]
     }
 
+    /// The domains in text form, the primary one first.
+    pub(crate) fn names(&self) -> impl Iterator<Item = String> {
+        self.all.iter().map(|one| one.labels.join("."))
+    }
+
     /// The domain that these lower-case labels end in, and the number of labels before it. If one domain is a
     /// subdomain of the other, the longer match wins.
     pub(crate) fn of(&self, labels: &[String]) -> Option<(&Domain, usize)> {

@@ -11,6 +11,7 @@ use hickory_proto::rr::rdata::{NS, PTR, SOA, SRV};
 use hickory_proto::rr::{Name, RData, Record, RecordType};
 use legate_model::acl::Authorizer;
 use legate_model::{CheckServiceNode, CheckStatus, Node, Tenancy, duration};
+use legate_proxycfg::gateways::{connect_to, ingress_to};
 use legate_store::{ReadTxn, State};
 use rand::seq::SliceRandom;
 
@@ -20,7 +21,6 @@ use super::records::{
     record, service_name,
 };
 use crate::config::dns::{DnsSettings, Domain, seconds};
-use crate::gateways::{connect_to, ingress_to};
 use crate::own_node::OWN_SERVICE;
 use crate::prepared;
 

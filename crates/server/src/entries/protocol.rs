@@ -1,9 +1,8 @@
 //! Intentions with permissions or JWT requirements need a destination with an HTTP protocol. Both are config
 //! entries, so both writes are checked.
 
-use legate_model::{
-    ConfigEntry, ConfigKind, Protocol, ProxyDefaults, ServiceIntentions, ServiceName, WILDCARD,
-};
+use legate_model::{ConfigEntry, ConfigKind, Protocol, ServiceIntentions, ServiceName, WILDCARD};
+use legate_proxycfg::protocol;
 use legate_store::ReadTxn;
 
 use crate::api_error::ApiError;
@@ -13,11 +12,11 @@ pub(crate) fn refuse_mismatch(state: &ReadTxn<'_>, entry: &ConfigEntry) -> Resul
     match entry {
         ConfigEntry::ServiceIntentions(entry) => {
             let tenancy = entry.destination().tenancy;
-            let protocol = state.in_tenancy(&tenancy, |state| protocol_of(state, &entry.name));
+            let protocol = state.in_tenancy(&tenancy, |state| protocol::of(state, &entry.name));
             require_http(entry, protocol)
         }
         ConfigEntry::ServiceDefaults(entry) => {
-            let protocol = entry.protocol().unwrap_or_else(|| default_protocol(state));
+            let protocol = entry.protocol().unwrap_or_else(|| protocol::default(state));
             refuse_downgrade(state, &entry.name, protocol)
         }
         ConfigEntry::ProxyDefaults(entry) => {
@@ -34,7 +33,7 @@ pub(super) fn refuse_removal(
     name: &str,
 ) -> Result<(), ApiError> {
     match kind {
-        ConfigKind::ServiceDefaults => refuse_downgrade(state, name, default_protocol(state)),
+        ConfigKind::ServiceDefaults => refuse_downgrade(state, name, protocol::default(state)),
         ConfigKind::ProxyDefaults => refuse_default_downgrade(state, Protocol::default()),
         _ => Ok(()),
     }
@@ -74,7 +73,7 @@ fn refuse_downgrade(
 fn refuse_default_downgrade(state: &ReadTxn<'_>, default: Protocol) -> Result<(), ApiError> {
     for entry in state.config_entries_here(ConfigKind::ServiceIntentions) {
         let ServiceName { tenancy, name } = entry.full_name();
-        state.in_tenancy(&tenancy, |state| match own_protocol(state, &name) {
+        state.in_tenancy(&tenancy, |state| match protocol::own(state, &name) {
             Some(_) => Ok(()),
             None => refuse_downgrade(state, &name, default),
         })?;
@@ -91,26 +90,4 @@ fn looks_into_requests(entry: &ServiceIntentions) -> Option<&'static str> {
     }
     let asks = entry.jwt.is_some() && entry.name != WILDCARD;
     asks.then_some("JWT")
-}
-
-pub(crate) fn protocol_of(state: &ReadTxn<'_>, service: &str) -> Protocol {
-    own_protocol(state, service).unwrap_or_else(|| default_protocol(state))
-}
-
-fn own_protocol(state: &ReadTxn<'_>, service: &str) -> Option<Protocol> {
-    match state
-        .config_entry(ConfigKind::ServiceDefaults, service)?
-        .as_ref()
-    {
-        ConfigEntry::ServiceDefaults(entry) => entry.protocol(),
-        _ => None,
-    }
-}
-
-fn default_protocol(state: &ReadTxn<'_>) -> Protocol {
-    let entry = state.config_entry(ConfigKind::ProxyDefaults, ProxyDefaults::NAME);
-    match entry.as_deref() {
-        Some(ConfigEntry::ProxyDefaults(entry)) => entry.protocol().unwrap_or_default(),
-        _ => Protocol::default(),
-    }
 }

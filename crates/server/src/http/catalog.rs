@@ -11,13 +11,13 @@ use legate_model::{
     CheckServiceNode, DeregisterRequest, Node, RegisterRequest, ServiceInstance, ServiceKind,
     ServiceNode, Tenancy, filters,
 };
+use legate_proxycfg::gateways::connect_to;
 use legate_store::{Deregistration, ReadTxn, Registration, Writer};
 use serde_json::{Value, json};
 
 use super::call::{Call, visible};
 use super::near;
 use crate::api_error::ApiError;
-use crate::gateways::connect_to;
 use crate::own_node::OWN_SERVICE;
 use crate::registration::rights::{may_deregister, may_register};
 

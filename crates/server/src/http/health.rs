@@ -6,13 +6,13 @@ use std::sync::Arc;
 use axum::extract::Path;
 use axum::response::Response;
 use legate_model::{CheckServiceNode, HealthCheck, filters};
+use legate_proxycfg::gateways;
 use legate_store::{Answer, ReadTxn};
 
 use super::call::{Call, visible};
 use super::catalog::{Selection, has_meta};
 use super::near;
 use crate::api_error::ApiError;
-use crate::gateways;
 
 /// `GET /v1/health/service/:name`
 pub(super) async fn service(Path(name): Path<String>, call: Call) -> Result<Response, ApiError> {

@@ -156,6 +156,14 @@ fn list_routes() -> Router<ApiState> {
             "/v1/internal/ui/service-topology/{name}",
             get(ui::topology::topology),
         )
+        .route(
+            "/v1/internal/ui/gateway-services-nodes/{name}",
+            get(ui::gateways::services),
+        )
+        .route(
+            "/v1/internal/ui/gateway-intentions/{name}",
+            get(ui::gateways::intentions),
+        )
 }
 
 fn query_routes() -> Router<ApiState> {

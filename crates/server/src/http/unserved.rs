@@ -52,6 +52,16 @@ const NAMELESS: &[(&str, u16, &str)] = &[
     ("/v1/health/state/", 400, "Missing check state"),
     ("/v1/internal/ui/node/", 400, "Missing node name"),
     (
+        "/v1/internal/ui/gateway-services-nodes/",
+        400,
+        "Missing gateway name",
+    ),
+    (
+        "/v1/internal/ui/gateway-intentions/",
+        400,
+        "Missing gateway name",
+    ),
+    (
         "/v1/internal/ui/service-topology/",
         400,
         "Missing service name",

@@ -45,6 +45,13 @@ const CASES: &[(Of, &[Case])] = &[
             ("/v1/catalog/node-services/{name}", "GET", "", ""),
             ("/v1/catalog/gateway-services/{name}", "GET", "", ""),
             (
+                "/v1/internal/ui/gateway-services-nodes/{name}",
+                "GET",
+                "",
+                "",
+            ),
+            ("/v1/internal/ui/gateway-intentions/{name}", "GET", "", ""),
+            (
                 "/v1/catalog/register",
                 "PUT",
                 "",

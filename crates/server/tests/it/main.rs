@@ -34,6 +34,7 @@ mod http_entries;
 mod http_events;
 mod http_existence;
 mod http_filters;
+mod http_gateways;
 mod http_graph;
 mod http_intention_ids;
 mod http_jwt;

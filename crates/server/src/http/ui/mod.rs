@@ -1,5 +1,6 @@
 //! `/v1/internal/ui`: read-only summaries of the catalog for Consul's web UI and for dashboards.
 
+pub(super) mod gateways;
 mod summary;
 pub(super) mod topology;
 
@@ -18,7 +19,7 @@ use serde::Serialize;
 
 use self::summary::{Summary, summaries};
 use super::call::{Call, visible};
-use super::gateway_services::links;
+use super::gateway_services::pairs;
 use crate::api_error::ApiError;
 
 /// A node with its services and checks.
@@ -189,21 +190,21 @@ pub(super) async fn services(call: Call) -> Result<Response, ApiError> {
     let answer = call
         .read(|state| {
             let instances = call.each(state, |state| state.instances());
-            (instances, call.each(state, links))
+            (instances, call.each(state, pairs))
         })
         .await?;
-    let (instances, links) = answer.value;
+    let (instances, pairs) = answer.value;
     let (mut instances, filtered) = visible(instances, |one| {
         may_see(&call.at(&authorizer, &one.service.namespace), one)
     });
     instances.retain(|instance| instance.matches(&filter));
     let mut all = summaries(&instances);
     let mut connected = HashSet::new();
-    for link in &links {
-        let service = link.service();
+    for pair in &pairs {
+        let service = pair.service();
         let authorizer = authorizer.within(&service.tenancy);
         let gateway = match authorizer.service_read(&service.name) {
-            true => all.get_mut(&link.gateway()),
+            true => all.get_mut(&pair.gateway()),
             false => None,
         };
         if let Some(gateway) = gateway {

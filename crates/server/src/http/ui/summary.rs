@@ -43,6 +43,8 @@ pub(super) struct Summary {
 struct GatewayConfig {
     #[serde(skip_serializing_if = "is_zero")]
     associated_service_count: usize,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    addresses: Vec<String>,
 }
 
 /// Applications have no kind in the response.
@@ -77,6 +79,8 @@ pub(super) struct Aggregate {
     pub(super) has_proxy: bool,
     /// Number of services named by this gateway's config entry.
     pub(super) behind: usize,
+    /// Where the gateway exposes it.
+    addresses: Vec<String>,
 }
 
 /// Aggregates instances by service name.
@@ -118,6 +122,13 @@ impl Aggregate {
         }
     }
 
+    /// Adds an address at which a gateway exposes the service.
+    pub(super) fn add_address(&mut self, address: String) {
+        if !self.addresses.contains(&address) {
+            self.addresses.push(address);
+        }
+    }
+
     /// Whether there are only proxies of the service.
     pub(super) fn has_no_instance(&self) -> bool {
         self.instances == 0
@@ -148,6 +159,7 @@ impl Aggregate {
             instance_count: self.instances,
             gateway_config: GatewayConfig {
                 associated_service_count: self.behind,
+                addresses: self.addresses,
             },
             transparent_proxy: self.transparent.unwrap_or(false),
             connect_native: self.native,

@@ -7,13 +7,13 @@ use axum::extract::Path;
 use axum::response::Response;
 use legate_intentions::Action;
 use legate_model::{CheckServiceNode, ConfigKind, ProxyMode, ServiceKind, ServiceName, WILDCARD};
+use legate_proxycfg::protocol;
 use legate_store::ReadTxn;
 use serde::{Serialize, Serializer};
 
 use super::may_see;
 use super::summary::{EXTERNAL_SOURCE, Summary, summaries};
 use crate::api_error::ApiError;
-use crate::entries::protocol::protocol_of;
 use crate::http::call::{Call, visible};
 use crate::http::catalog::applications;
 
@@ -230,7 +230,7 @@ fn find(state: &ReadTxn<'_>, service: &ServiceName, default: Action) -> Topology
         }
     }
     TopologyData {
-        protocol: protocol_of(state, &service.name).to_string(),
+        protocol: protocol::of(state, &service.name).to_string(),
         transparent: !proxies.is_empty() && proxies.iter().all(is_transparent),
         upstreams: Side::new(state, upstreams),
         downstreams: Side::new(state, downstreams),

@@ -1,0 +1,14 @@
+//! Which services belong to which gateway, according to config entries. Pure: every read is recorded,
+//! and results that many readers need are shared queries.
+//!
+//! - `services`: from a gateway to its services.
+//! - `of_service`: from a service to the instances of its gateways.
+//! - `every`: the services that `*` stands for.
+
+mod every;
+mod of_service;
+mod services;
+
+pub(crate) use of_service::terminating;
+pub use of_service::{connect_to, ingress_to};
+pub use services::{GatewayService, Link, Origin, in_namespace, services};
