@@ -213,3 +213,34 @@ pub(crate) fn colon_hex(bytes: &[u8]) -> String {
     let bytes: Vec<String> = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
     bytes.join(":")
 }
+
+/// The hosts that the first certificate of a PEM text is for: its common name, then the DNS names
+/// and IP addresses of its subject's alternative names. They need not be names that a client can
+/// ask for.
+///
+/// # Errors
+///
+/// If the certificate cannot be parsed.
+pub fn certificate_hosts(pem: &str) -> Result<Vec<String>, IdentityError> {
+    let der = first_certificate(pem)?;
+    let parsed = x509_parser::parse_x509_certificate(&der);
+    let (_, certificate) = parsed.map_err(|error| IdentityError::ParseCertificate {
+        reason: error.to_string(),
+    })?;
+    let names = certificate.subject().iter_common_name();
+    let mut hosts: Vec<String> = names
+        .filter_map(|name| name.as_str().ok())
+        .map(str::to_owned)
+        .collect();
+    let alternative = certificate.subject_alternative_name().ok().flatten();
+    for name in alternative.iter().flat_map(|one| &one.value.general_names) {
+        match name {
+            GeneralName::DNSName(name) => hosts.push((*name).to_owned()),
+            GeneralName::IPAddress(bytes) => {
+                hosts.extend(ip_address(bytes).map(|ip| ip.to_string()))
+            }
+            _ => {}
+        }
+    }
+    Ok(hosts)
+}

@@ -41,7 +41,7 @@ pub(crate) fn jwt_providers(txn: &ReadTxn<'_>, destination: &str) -> Arc<JwtProv
 }
 
 /// A provider without the fields that proxies do not use.
-fn jwt_provider(txn: &ReadTxn<'_>, name: &str) -> Option<JwtProvider> {
+pub(crate) fn jwt_provider(txn: &ReadTxn<'_>, name: &str) -> Option<JwtProvider> {
     match &*txn.config_entry(ConfigKind::JwtProvider, name)? {
         ConfigEntry::JwtProvider(provider) => Some(JwtProvider {
             meta: BTreeMap::new(),

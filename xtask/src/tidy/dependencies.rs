@@ -11,7 +11,8 @@ use super::Finding;
 use crate::workspace::Workspace;
 
 /// Pure crates: no runtime, sockets, processes or randomness.
-const PURE: [&str; 6] = [
+const PURE: [&str; 7] = [
+    "crates/routes",
     "crates/go-template",
     "crates/metrics-page",
     "crates/model",

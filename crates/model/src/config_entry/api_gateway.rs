@@ -1,7 +1,7 @@
 //! `api-gateway`: the listeners of a gateway that routes are bound to. `bound-api-gateway`: the
-//! routes that are bound.
+//! routes that are bound, computed when the entry is read and never stored.
 //!
-//! Entries are validated and stored; no gateway of this kind is served yet, so nothing is ever bound.
+//! No gateway of this kind is served yet.
 
 use std::collections::BTreeMap;
 
@@ -26,7 +26,7 @@ entry! {
         /// Listeners, each with a port and a protocol.
         #[serde(serialize_with = "null_if_empty")]
         pub listeners: Vec<ApiGatewayListener>,
-        /// Status, as a control loop would report it.
+        /// Status, computed when the entry is read.
         pub status: Status,
     }
 }
@@ -195,6 +195,15 @@ impl ApiGatewayListener {
 }
 
 impl ApiGatewayTls {
+    /// Whether nothing is set, so that the listener accepts plaintext connections.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.certificates.is_empty()
+            && self.min_version.is_empty()
+            && self.max_version.is_empty()
+            && self.cipher_suites.is_empty()
+    }
+
     fn validate(&self) -> Result<(), Invalid> {
         for (at, certificate) in self.certificates.iter().enumerate() {
             let refused = |reason: String| Err(Invalid::new(format!("Certificates[{at}]"), reason));
@@ -229,7 +238,7 @@ fn is_listener_name(name: &str) -> bool {
 }
 
 entry! {
-    /// Bindings of a gateway. Written only by a control loop; clients can read it.
+    /// Bindings of a gateway. Clients can read it; nobody writes it.
     pub struct BoundApiGateway {
         /// The gateway.
         pub name: String,

@@ -9,7 +9,7 @@ use crate::format_string;
 use crate::invalid::Invalid;
 
 /// Changes to headers.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct HeaderModifiers {
     /// Appended after existing values.

@@ -32,7 +32,7 @@ entry! {
         /// Host names that requests must have; empty matches any.
         #[serde(serialize_with = "null_if_empty")]
         pub hostnames: Vec<String>,
-        /// Status, as a control loop would report it.
+        /// Status, computed when the entry is read.
         pub status: Status,
     }
 }

@@ -56,7 +56,7 @@ pub use mesh::{
     MeshHttp, MeshHttpDirection, MeshPeering, MeshTls, MeshTlsDirection, MeshTransparentProxy,
     RequestNormalization,
 };
-pub use reference::{ResourceReference, Status};
+pub use reference::{Condition, ResourceReference, Status};
 pub use request_limit::RequestRates;
 pub use sameness_group::SamenessGroupMember;
 pub use service_defaults::{

@@ -1,10 +1,12 @@
 //! References between the entries of API gateways, and their status.
 
 use serde::de::{Deserialize, Deserializer, IgnoredAny};
-use serde::{Deserialize as DeserializeFields, Serialize};
+use serde::{Deserialize as DeserializeFields, Serialize, Serializer};
 
+use super::ConfigKind;
 use crate::invalid::Invalid;
-use crate::tenancy::TenancyName;
+use crate::json::shown::null_if_empty;
+use crate::tenancy::{ServiceName, Tenancy, TenancyName};
 
 /// The kind of a route's parents.
 pub(super) const API_GATEWAY: &str = "api-gateway";
@@ -27,12 +29,80 @@ pub struct ResourceReference {
     pub partition: TenancyName,
 }
 
-/// Status of an entry. Read-only: values in writes are ignored, as in Consul. Nothing sets conditions
-/// yet, so the list is always empty.
+impl ResourceReference {
+    /// A reference to a whole entry, as Consul shows it.
+    #[must_use]
+    pub fn to(kind: ConfigKind, entry: &ServiceName) -> Self {
+        Self {
+            kind: kind.as_str().to_owned(),
+            name: entry.name.as_ref().to_owned(),
+            section_name: String::new(),
+            namespace: entry.tenancy.shown_namespace(),
+            partition: entry.tenancy.shown_partition(),
+        }
+    }
+
+    /// The name of the entry that an entry of tenancy `own` refers to.
+    #[must_use]
+    pub fn resolve(&self, own: &Tenancy) -> ServiceName {
+        ServiceName::new(&own.resolve(&self.partition, &self.namespace), &self.name)
+    }
+}
+
+/// Status of an entry: what servers say about its use. Read-only: values in writes are ignored, as in
+/// Consul. Never stored; it is computed when an entry is read.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "PascalCase")]
 pub struct Status {
-    conditions: (),
+    /// The statements.
+    #[serde(serialize_with = "null_if_empty")]
+    pub conditions: Vec<Condition>,
+}
+
+/// A statement about an entry or about a part of it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "PascalCase")]
+pub struct Condition {
+    /// What it is about, as in `Accepted`.
+    pub r#type: &'static str,
+    /// Whether it holds.
+    #[serde(serialize_with = "true_or_false")]
+    pub status: bool,
+    /// A word for programs.
+    pub reason: &'static str,
+    /// A sentence for people.
+    pub message: String,
+    /// The part of the entry, or the other entry; empty for the whole entry.
+    pub resource: ResourceReference,
+    /// Always unset: a computed statement has no time of its own.
+    last_transition_time: (),
+}
+
+impl Condition {
+    /// A statement about a whole entry.
+    #[must_use]
+    pub fn new(r#type: &'static str, status: bool, reason: &'static str, message: &str) -> Self {
+        Self {
+            r#type,
+            status,
+            reason,
+            message: message.to_owned(),
+            resource: ResourceReference::default(),
+            last_transition_time: (),
+        }
+    }
+
+    /// The same statement about this part or other entry.
+    #[must_use]
+    pub fn about(mut self, resource: ResourceReference) -> Self {
+        self.resource = resource;
+        self
+    }
+}
+
+/// As in Kubernetes, a text.
+fn true_or_false<S: Serializer>(status: &bool, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_str(if *status { "True" } else { "False" })
 }
 
 impl<'de> Deserialize<'de> for Status {

@@ -22,7 +22,7 @@ entry! {
         /// Target services; at most one.
         #[serde(serialize_with = "null_if_empty")]
         pub services: Vec<TcpRouteService>,
-        /// Status, as a control loop would report it.
+        /// Status, computed when the entry is read.
         pub status: Status,
     }
 }

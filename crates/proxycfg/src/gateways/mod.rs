@@ -4,7 +4,9 @@
 //! - `services`: from a gateway to its services.
 //! - `of_service`: from a service to the instances of its gateways.
 //! - `every`: the services that `*` stands for.
+//! - [`api`]: the routes that are bound to API gateways.
 
+pub mod api;
 mod every;
 mod of_service;
 mod services;

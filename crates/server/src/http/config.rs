@@ -11,6 +11,7 @@ use legate_model::{
     ConfigEntry, ConfigKind, EVERY_TENANCY, EntryRights, Tenancy, TenancyName, UnknownKind,
     WILDCARD, filters,
 };
+use legate_proxycfg::gateways::api;
 use legate_store::{ReadTxn, Writer};
 
 use super::call::{Call, visible};
@@ -133,7 +134,8 @@ fn entries_of(call: &Call, state: &ReadTxn<'_>, kind: ConfigKind) -> Vec<Arc<Con
     if kind.is_of_partition() {
         return state.config_entries(kind);
     }
-    let mut all = call.each(state, |state| state.config_entries(kind));
+    let datacenter = &call.config.datacenter;
+    let mut all = call.each(state, |state| api::config_entries(state, kind, datacenter));
     if kind == ConfigKind::ServiceIntentions && call.asks_every() {
         let every = every_namespace(state.tenancy());
         all.extend(state.in_tenancy(&every, |state| state.config_entries(kind)));
@@ -176,8 +178,12 @@ pub(super) async fn get(
     let kind = parse_kind(&kind)?;
     let tenancy = place(&mut call, kind, &name);
     may_read(&authorizer.within(&tenancy), kind, &name)?;
-    let read =
-        |state: &ReadTxn<'_>| state.in_tenancy(&tenancy, |state| state.config_entry(kind, &name));
+    let datacenter = &call.config.datacenter;
+    let read = |state: &ReadTxn<'_>| {
+        state.in_tenancy(&tenancy, |state| {
+            api::config_entry(state, kind, &name, datacenter)
+        })
+    };
     let answer = call.read(read).await?;
     match answer.value {
         Some(entry) => call.answer(answer.index, &entry, false),

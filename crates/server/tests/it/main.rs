@@ -26,6 +26,7 @@ mod http_acl_questions;
 mod http_acl_tenants;
 mod http_agent;
 mod http_agent_control;
+mod http_api_gateways;
 mod http_bad_input;
 mod http_browsers;
 mod http_chain;

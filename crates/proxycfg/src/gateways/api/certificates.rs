@@ -1,0 +1,140 @@
+//! The certificates of listeners: what proxies get as secrets, and by which server names they are
+//! chosen.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use legate_model::{
+    ApiGatewayListener, ConfigEntry, ConfigKind, ResourceReference, Secret, ServiceName,
+};
+use legate_routes::{Certificate, Chain, ServerTls, is_host};
+use legate_store::ReadTxn;
+
+/// A certificate with its key, as a secret of a proxy.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GatewayCertificate {
+    /// The name of the secret: the kind and the name of the config entry.
+    pub secret: String,
+    /// Where both are.
+    pub source: CertificateSource,
+}
+
+/// Where a certificate and its key are.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum CertificateSource {
+    /// In the config entry, in PEM.
+    Inline {
+        /// The chain, the leaf first.
+        certificate: String,
+        /// The key.
+        key: Secret,
+    },
+    /// In files of the gateway.
+    Files {
+        /// Path of the chain.
+        certificate: String,
+        /// Path of the key.
+        key: String,
+    },
+}
+
+impl CertificateSource {
+    /// The hosts that the certificate is for, in lower case; none if that is not known here.
+    fn hosts(&self) -> Vec<String> {
+        let Self::Inline { certificate, .. } = self else {
+            return Vec::new();
+        };
+        let hosts = legate_identity::certificate_hosts(certificate).unwrap_or_default();
+        let hosts = hosts.into_iter().map(|host| host.to_lowercase());
+        hosts.filter(|host| is_host(host)).collect()
+    }
+}
+
+/// The certificate that a reference of a gateway names, if it exists.
+pub(super) fn read(
+    txn: &ReadTxn<'_>,
+    gateway: &ServiceName,
+    reference: &ResourceReference,
+) -> Arc<Option<GatewayCertificate>> {
+    let name = reference.resolve(&gateway.tenancy);
+    let argument = format!("{}/{}", reference.kind, name.name);
+    txn.in_tenancy(&name.tenancy, |txn| {
+        txn.shared("certificate of gateways", &argument, |txn| {
+            let kind: ConfigKind = reference.kind.parse().ok()?;
+            let source = match &*txn.config_entry(kind, &name.name)? {
+                ConfigEntry::InlineCertificate(entry) => CertificateSource::Inline {
+                    certificate: entry.certificate.clone(),
+                    key: entry.private_key.clone(),
+                },
+                ConfigEntry::FileSystemCertificate(entry) => CertificateSource::Files {
+                    certificate: entry.certificate.clone(),
+                    key: entry.private_key.clone(),
+                },
+                _ => return None,
+            };
+            Some(GatewayCertificate {
+                secret: format!("{kind}/{name}"),
+                source,
+            })
+        })
+    })
+}
+
+/// The chains of listeners on one port, with the names of the certificates' entries. Several
+/// certificates are chosen by server name. For other names there is the certificate in files, which
+/// nobody here can read, or else that of the gateway, as in Consul.
+pub(super) fn chains(
+    listeners: &[&ApiGatewayListener],
+    certificates: &[(String, Arc<Option<GatewayCertificate>>)],
+) -> Vec<Chain> {
+    let settings = listeners.iter().map(|one| &one.tls);
+    let settings = settings.clone().find(|tls| !tls.is_empty());
+    let tls = |certificates: Vec<Certificate>| {
+        let settings = settings.cloned().unwrap_or_default();
+        Some(ServerTls {
+            certificates,
+            min_version: settings.min_version,
+            max_version: settings.max_version,
+            cipher_suites: settings.cipher_suites,
+        })
+    };
+    let chain = |name: Option<&str>, server_names, tls| Chain {
+        name: name.map(str::to_owned),
+        server_names,
+        tls,
+    };
+    let known: Vec<_> = certificates
+        .iter()
+        .filter_map(|(name, found)| Some((name, (**found).as_ref()?)))
+        .collect();
+    let secret = |one: &GatewayCertificate| Certificate::Secret(one.secret.clone());
+    match known.as_slice() {
+        [] if settings.is_none() => vec![chain(None, Vec::new(), None)],
+        [] => vec![chain(None, Vec::new(), tls(vec![Certificate::OfGateway]))],
+        [(name, only)] => vec![chain(Some(name), Vec::new(), tls(vec![secret(only)]))],
+        several => {
+            let mut chains = Vec::new();
+            let mut claimed = BTreeSet::new();
+            let mut others = Vec::new();
+            for (name, one) in several {
+                if matches!(one.source, CertificateSource::Files { .. }) {
+                    others.push(secret(one));
+                    continue;
+                }
+                let hosts = one.source.hosts();
+                let own: Vec<_> = hosts
+                    .into_iter()
+                    .filter(|host| claimed.insert(host.clone()))
+                    .collect();
+                if !own.is_empty() {
+                    chains.push(chain(Some(name), own, tls(vec![secret(one)])));
+                }
+            }
+            if others.is_empty() {
+                others.push(Certificate::OfGateway);
+            }
+            chains.push(chain(Some("default"), Vec::new(), tls(others)));
+            chains
+        }
+    }
+}

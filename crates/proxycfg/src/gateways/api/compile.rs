@@ -1,0 +1,234 @@
+//! The listeners of a gateway with the routes that are bound to them.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use legate_model::{
+    ApiGatewayListener, ConfigEntry, ConfigKind, JwtRequirement, ServiceName, Tenancy, Upstream,
+};
+use legate_routes::{
+    Action, Content, Listener, Rule, Target, VirtualHost, WeightedBackend, by_specificity,
+};
+use legate_store::ReadTxn;
+
+use super::binding::{Binding, Bound, binding};
+use super::certificates::{self, GatewayCertificate};
+use super::route::{Route, RouteId};
+use super::{listener, rules};
+use crate::queries::{self, JwtProviders};
+
+/// What a gateway serves.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Compiled {
+    /// By port.
+    pub listeners: Vec<Arc<Listener>>,
+    /// The certificates of the listeners, each once.
+    pub certificates: Vec<Arc<Option<GatewayCertificate>>>,
+    /// The services that the routes lead to, ordered by name.
+    pub upstreams: Vec<Arc<Upstream>>,
+}
+
+/// What a gateway serves, nothing if there is no such entry or it is not accepted. The listener of
+/// a port stays the same `Arc` until it changes.
+pub fn compiled(txn: &ReadTxn<'_>, gateway: &ServiceName, datacenter: &str) -> Arc<Compiled> {
+    let argument = format!("{}/{datacenter}", gateway.name);
+    txn.in_tenancy(&gateway.tenancy, |txn| {
+        txn.shared("served by an API gateway", &argument, |txn| {
+            compile(txn, gateway, datacenter)
+        })
+    })
+}
+
+fn compile(txn: &ReadTxn<'_>, gateway: &ServiceName, datacenter: &str) -> Compiled {
+    let binding = binding(txn, gateway, datacenter);
+    let mut compiled = Compiled::default();
+    let Some(binding) = binding.as_ref().as_ref().filter(|one| one.is_accepted()) else {
+        return compiled;
+    };
+    let ports: BTreeSet<u16> = binding.listeners.iter().map(|one| one.port).collect();
+    let listeners = ports.into_iter().filter_map(|port| {
+        let argument = format!("{}/{datacenter}/{port}", gateway.name);
+        let found = txn.shared("port of an API gateway", &argument, |txn| {
+            on_port(txn, gateway, datacenter, port).map(Arc::new)
+        });
+        (*found).clone()
+    });
+    compiled.listeners = listeners.collect();
+    let references = binding.listeners.iter().flat_map(|one| &one.certificates);
+    for reference in references {
+        let found = certificates::read(txn, gateway, reference);
+        let mut known = compiled.certificates.iter();
+        if !known.any(|one| Arc::ptr_eq(one, &found)) {
+            compiled.certificates.push(found);
+        }
+    }
+    let upstreams = compiled.services().into_iter().map(|service| {
+        // The same `Arc` for every gateway of the tenancy.
+        txn.shared("upstream of API gateways", &service.to_string(), |txn| {
+            upstream(&service, txn.tenancy())
+        })
+    });
+    compiled.upstreams = upstreams.collect();
+    compiled
+}
+
+/// A service as an upstream of a gateway in the tenancy `own`.
+fn upstream(service: &ServiceName, own: &Tenancy) -> Upstream {
+    let (destination_partition, destination_namespace) = service.tenancy.named_from(own);
+    Upstream {
+        destination_partition,
+        destination_namespace,
+        destination_name: service.name.as_ref().to_owned(),
+        ..Upstream::default()
+    }
+}
+
+/// The JWT providers that the routes of a gateway name.
+pub fn jwt_providers(
+    txn: &ReadTxn<'_>,
+    gateway: &ServiceName,
+    datacenter: &str,
+) -> Arc<JwtProviders> {
+    let argument = format!("{}/{datacenter}", gateway.name);
+    txn.in_tenancy(&gateway.tenancy, |txn| {
+        txn.shared("JWT providers of an API gateway", &argument, |txn| {
+            let compiled = compiled(txn, gateway, datacenter);
+            let names = compiled.tokens().flat_map(JwtRequirement::provider_names);
+            let found =
+                names.filter_map(|name| Some((name.to_owned(), queries::jwt_provider(txn, name)?)));
+            found.collect()
+        })
+    })
+}
+
+/// What is served on one port; `None` if that is nothing. Listeners on one port have the same host
+/// and protocol.
+fn on_port(
+    txn: &ReadTxn<'_>,
+    gateway: &ServiceName,
+    datacenter: &str,
+    port: u16,
+) -> Option<Listener> {
+    let binding = binding(txn, gateway, datacenter);
+    let binding: &Binding = binding.as_ref().as_ref()?;
+    let entry = txn.config_entry(ConfigKind::ApiGateway, &gateway.name)?;
+    let ConfigEntry::ApiGateway(entry) = &*entry else {
+        return None;
+    };
+    let pairs = entry.listeners.iter().zip(&binding.listeners);
+    let here: Vec<_> = pairs
+        .filter(|(listener, _)| listener.port == port)
+        .collect();
+    let is_tcp = here.first()?.1.tcp;
+    let content = match is_tcp {
+        true => Content::Tcp(connections(txn, &here)?),
+        false => Content::Http(hosts(txn, &here)),
+    };
+    if matches!(&content, Content::Http(hosts) if hosts.is_empty()) {
+        return None;
+    }
+    let mut found: Vec<(String, Arc<Option<GatewayCertificate>>)> = Vec::new();
+    for reference in here.iter().flat_map(|(_, bound)| &bound.certificates) {
+        let certificate = certificates::read(txn, gateway, reference);
+        if !found
+            .iter()
+            .any(|(_, known)| Arc::ptr_eq(known, &certificate))
+        {
+            found.push((reference.name.clone(), certificate));
+        }
+    }
+    let listeners: Vec<_> = here.iter().map(|(listener, _)| *listener).collect();
+    Some(Listener {
+        port,
+        chains: certificates::chains(&listeners, &found),
+        content,
+    })
+}
+
+/// Where the connections of a port go. As in Consul, nowhere if there is more than one route.
+fn connections(
+    txn: &ReadTxn<'_>,
+    here: &[(&ApiGatewayListener, &Bound)],
+) -> Option<WeightedBackend> {
+    let routes: BTreeSet<&RouteId> = here.iter().flat_map(|(_, bound)| bound.bound()).collect();
+    let mut routes = routes.into_iter();
+    let (Some(only), None) = (routes.next(), routes.next()) else {
+        return None;
+    };
+    let entry = only.read(txn)?;
+    let service = Route::of(&entry)?.services(&only.name).into_iter().next()?;
+    Some(WeightedBackend::only(Target::Service(service)))
+}
+
+/// The hosts of a port, with the rules of all routes for each host.
+fn hosts(txn: &ReadTxn<'_>, here: &[(&ApiGatewayListener, &Bound)]) -> Vec<VirtualHost> {
+    let mut by_host: BTreeMap<String, Vec<Rule>> = BTreeMap::new();
+    for (listener, bound) in here {
+        for fitting in &bound.routes {
+            let id = &fitting.route;
+            let entry = id.read(txn);
+            let Some(ConfigEntry::HttpRoute(route)) = entry.as_deref() else {
+                continue;
+            };
+            let rules = rules::rules(listener, (&id.name, route), fitting.bound);
+            for host in listener::hosts(listener, route) {
+                by_host
+                    .entry(host)
+                    .or_default()
+                    .extend(rules.iter().cloned());
+            }
+        }
+    }
+    let hosts = by_host.into_iter().map(|(host, mut rules)| {
+        rules.sort_by(|a, b| by_specificity(&a.matched, &b.matched));
+        VirtualHost {
+            domains: vec![host],
+            rules,
+        }
+    });
+    hosts.collect()
+}
+
+impl Compiled {
+    /// The services that anything leads to, each once, ordered by name.
+    pub(super) fn services(&self) -> BTreeSet<ServiceName> {
+        let targets = self.backends().map(|backend| &backend.target);
+        let services = targets.filter_map(|target| match target {
+            Target::Service(service) => Some(service.clone()),
+            Target::Answer(_) => None,
+        });
+        services.collect()
+    }
+
+    fn backends(&self) -> impl Iterator<Item = &WeightedBackend> {
+        let only = self.listeners.iter().filter_map(|one| match &one.content {
+            Content::Tcp(backend) => Some(backend),
+            Content::Http(_) => None,
+        });
+        let forwarded = self.rules().flat_map(|rule| match &rule.action {
+            Action::Forward(backends) => &backends[..],
+            Action::Answer(_) => &[],
+        });
+        only.chain(forwarded)
+    }
+
+    fn rules(&self) -> impl Iterator<Item = &Rule> {
+        let hosts = self.listeners.iter().flat_map(|one| match &one.content {
+            Content::Http(hosts) => &hosts[..],
+            Content::Tcp(_) => &[],
+        });
+        hosts.flat_map(|host| &host.rules)
+    }
+
+    /// About how many resources, or routes in them, are made from it.
+    pub fn size(&self) -> usize {
+        self.listeners.len() + self.certificates.len() + self.rules().count()
+    }
+
+    /// The tokens that rules require.
+    fn tokens(&self) -> impl Iterator<Item = &JwtRequirement> {
+        let of_rules = self.rules().filter_map(|rule| rule.token.as_deref());
+        let of_backends = self.backends().filter_map(|one| one.token.as_deref());
+        of_rules.chain(of_backends)
+    }
+}

@@ -1,0 +1,84 @@
+//! Listeners of an `api-gateway`: the entries that they refer to, and the host names that they
+//! share with a route.
+
+use legate_model::{
+    ApiGatewayListener, ApiGatewayPolicy, HttpRoute, ResourceReference, ServiceName, WILDCARD,
+};
+use legate_routes::covers;
+use legate_store::ReadTxn;
+
+use super::route;
+
+/// What a listener refers to and does not exist.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Unresolved {
+    Certificate(String),
+    JwtProvider(String),
+}
+
+/// The certificates of a listener that exist, and what does not exist. Of several, as in Consul,
+/// the last certificate, and providers before certificates.
+pub(super) fn references(
+    txn: &ReadTxn<'_>,
+    gateway: &ServiceName,
+    listener: &ApiGatewayListener,
+) -> (Vec<ResourceReference>, Option<Unresolved>) {
+    let mut unresolved = None;
+    let mut certificates = Vec::new();
+    for reference in &listener.tls.certificates {
+        match certificate_exists(txn, gateway, reference) {
+            true => certificates.push(reference.clone()),
+            false => unresolved = Some(Unresolved::Certificate(reference.name.clone())),
+        }
+    }
+    let policies = [&listener.overrides, &listener.defaults];
+    let tokens = policies.into_iter().filter_map(|one| token(one.as_ref()));
+    let missing = tokens
+        .into_iter()
+        .find_map(|token| route::missing_provider(txn, token));
+    if let Some(provider) = missing {
+        unresolved = Some(Unresolved::JwtProvider(provider));
+    }
+    (certificates, unresolved)
+}
+
+/// The token that a policy requires.
+pub(super) fn token(policy: Option<&ApiGatewayPolicy>) -> Option<&legate_model::JwtRequirement> {
+    policy.and_then(|policy| policy.jwt.as_ref())
+}
+
+fn certificate_exists(
+    txn: &ReadTxn<'_>,
+    gateway: &ServiceName,
+    reference: &ResourceReference,
+) -> bool {
+    let Ok(kind) = reference.kind.parse() else {
+        return false;
+    };
+    let name = reference.resolve(&gateway.tenancy);
+    txn.in_tenancy(&name.tenancy, |txn| {
+        txn.config_entry(kind, &name.name).is_some()
+    })
+}
+
+/// The host names that a listener serves for a route, in lower case: those of the route that the
+/// listener covers, or the listener's own if the route has none.
+pub(super) fn hosts(listener: &ApiGatewayListener, route: &HttpRoute) -> Vec<String> {
+    let own = match listener.hostname.to_lowercase() {
+        any if any.is_empty() => WILDCARD.to_owned(),
+        own => own,
+    };
+    if route.hostnames.is_empty() {
+        return vec![own];
+    }
+    // As in Consul, a wildcard also covers the name that it is below.
+    let is_served =
+        |host: &String| covers(&own, host) || own.strip_prefix("*.") == Some(host.as_str());
+    let mut hosts = Vec::new();
+    for host in route.hostnames.iter().map(|host| host.to_lowercase()) {
+        if is_served(&host) && !hosts.contains(&host) {
+            hosts.push(host);
+        }
+    }
+    hosts
+}

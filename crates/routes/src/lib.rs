@@ -1,0 +1,24 @@
+//! What a gateway listens on and where it sends requests and connections: listeners, host names,
+//! rules and backends.
+//!
+//! Different languages describe the same thing: the config entries of API gateways, and the
+//! resources of a Kubernetes cluster. Each is compiled to these types, and proxies are configured
+//! from them alone. Everything is decided here: the ports are distinct, the rules of a host are in
+//! the order in which they are tried, and a backend that cannot be used is an answer. So nothing
+//! that reads these types looks at another route if one does not fit.
+//!
+//! Pure: nothing here reads a store or knows Envoy.
+
+mod host;
+mod listener;
+mod matching;
+mod order;
+mod rule;
+
+pub use host::{covers, is_host};
+pub use listener::{Certificate, Chain, Content, Listener, ServerTls};
+pub use matching::{Match, PathMatch, TextMatch, ValueMatch};
+pub use order::{by_specificity, spread};
+pub use rule::{
+    Action, Origin, Retry, Rewrite, Rule, Target, Timeouts, VirtualHost, WeightedBackend,
+};
