@@ -13,7 +13,7 @@ pub struct ManagerConfig {
     pub datacenter: Arc<str>,
     /// The action for connections that no intention matches.
     pub default_intention: Action,
-    /// See [`crate::Snapshot::agent_ipv6`]. Default: false.
+    /// See [`crate::Proxy::agent_ipv6`]. Default: false.
     pub agent_ipv6: bool,
     /// The minimum interval between two snapshots of one proxy. A change after a longer pause is
     /// published at once. 200 ms by default, as in Consul.

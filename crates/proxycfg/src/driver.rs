@@ -22,6 +22,7 @@ use crate::limiter::Limiter;
 use crate::same::Compare;
 use crate::schedule::Schedule;
 use crate::snapshot::{ProxyId, Snapshot};
+use crate::value::Value;
 
 /// Dependencies that all proxies of a manager share.
 #[derive(Debug)]

@@ -14,6 +14,7 @@ use crate::chain::Instances;
 use crate::gateways;
 use crate::queries::{self, CONTROL_PLANE};
 use crate::same;
+use crate::value::queried;
 
 /// A service outside the mesh.
 #[derive(Clone, Debug, Default)]
@@ -57,6 +58,10 @@ impl Deref for Destinations {
     fn deref(&self) -> &[Arc<Destination>] {
         &self.0
     }
+}
+
+queried! {
+    Destinations, |all| all.iter().map(|one| one.addresses.len() * (1 + one.gateways.len())).sum();
 }
 
 impl PartialEq for Destinations {

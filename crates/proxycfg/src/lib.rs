@@ -38,19 +38,20 @@ mod schedule;
 mod snapshot;
 mod transparent;
 mod upstream;
+mod value;
 mod watch;
 
 pub use chain::{Instances, ResolvedChain, StoredEntries};
 pub use config::ManagerConfig;
 pub use egress::{Destination, Destinations};
 pub use error::{Ended, WatchError};
-pub use kinds::snapshot_of;
+pub use kinds::{Kind, Sidecar, snapshot_of};
 /// Part of every snapshot; exported here so that later stages need not depend on the CA.
 pub use legate_ca::Leaf;
 pub use manager::{Manager, Preview};
 pub use merge::merge_central_config;
 pub use queries::JwtProviders;
-pub use snapshot::{ProxyId, Snapshot};
+pub use snapshot::{Proxy, ProxyId, Snapshot};
 pub use transparent::{Dialled, DialledKind, ImplicitUpstream, ImplicitUpstreams};
 pub use upstream::UpstreamSnapshot;
 pub use watch::SnapshotWatch;

@@ -16,6 +16,7 @@ use crate::lease::{Lease, Leases, Published};
 use crate::limiter::Limiter;
 use crate::same::Compare;
 use crate::snapshot::{ProxyId, Snapshot};
+use crate::value::Value;
 use crate::watch::SnapshotWatch;
 
 /// Keeps one source per watched proxy. Clones are the same manager.

@@ -23,13 +23,6 @@ impl Compare {
     pub(crate) fn same<T: PartialEq>(self, a: &Arc<T>, b: &Arc<T>) -> bool {
         Arc::ptr_eq(a, b) || (self == Self::Values && a == b)
     }
-
-    /// Replaces `now` by the last value if both are the same.
-    pub(crate) fn adopt<T: PartialEq>(self, last: &Arc<T>, now: &mut Arc<T>) {
-        if self.same(last, now) {
-            *now = Arc::clone(last);
-        }
-    }
 }
 
 /// Whether the values are equal. Most often they are the same pointer.

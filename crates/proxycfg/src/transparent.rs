@@ -21,6 +21,7 @@ use crate::merge::{self, Central};
 use crate::queries;
 use crate::same::{self, Compare};
 use crate::upstream::{self, UpstreamSnapshot};
+use crate::value::{Value, queried};
 
 /// A service that the proxy's service may call by its virtual IPs.
 #[derive(Clone, Debug)]
@@ -59,6 +60,10 @@ pub enum DialledKind {
 /// The services that one service may call by virtual IPs, ordered by name.
 #[derive(Clone, Debug, Default)]
 pub struct ImplicitUpstreams(pub Vec<Arc<ImplicitUpstream>>);
+
+queried! {
+    ImplicitUpstreams, |all| all.0.iter().map(|one| one.upstream.size()).sum();
+}
 
 impl PartialEq for ImplicitUpstreams {
     fn eq(&self, other: &Self) -> bool {

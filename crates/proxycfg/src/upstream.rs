@@ -9,22 +9,28 @@ use legate_store::ReadTxn;
 use crate::chain::{self, Callers, ResolvedChain};
 use crate::merge;
 use crate::prepared_query;
-use crate::same::{self, Compare};
+use crate::same;
+use crate::value::{Element, queried, values};
 
-/// One upstream of a proxy.
-#[derive(Clone, Debug)]
-pub struct UpstreamSnapshot {
-    /// The registration's upstream, merged with `service-defaults`. An implicit upstream has no
-    /// local port or socket.
-    pub upstream: Arc<Upstream>,
-    /// The resolved chain, shared by all callers without overrides.
-    pub resolved: Arc<ResolvedChain>,
+values! {
+    /// One upstream of a proxy.
+    #[derive(Clone, Debug)]
+    pub struct UpstreamSnapshot {
+        /// The registration's upstream, merged with `service-defaults`. An implicit upstream has no
+        /// local port or socket.
+        pub upstream: Arc<Upstream>,
+        /// The resolved chain, shared by all callers without overrides.
+        pub resolved: Arc<ResolvedChain>,
+    }
 }
 
-impl UpstreamSnapshot {
-    /// Whether both are registered in the same way and have the same resolved chain.
-    pub(crate) fn is_same(&self, other: &Self, by: Compare) -> bool {
-        same::shared(&self.upstream, &other.upstream) && by.same(&self.resolved, &other.resolved)
+queried! {
+    ResolvedChain, |resolved| resolved.size();
+}
+
+impl Element for UpstreamSnapshot {
+    fn is_counterpart(&self, earlier: &Self) -> bool {
+        same::shared(&self.upstream, &earlier.upstream)
     }
 }
 

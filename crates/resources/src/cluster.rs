@@ -14,8 +14,8 @@ use envoy_types::pb::envoy::extensions::upstreams::http::v3::{
 use envoy_types::pb::envoy::r#type::v3::Percent;
 use envoy_types::pb::google::protobuf::UInt32Value;
 use legate_discovery_chain::Target;
-use legate_model::{ServiceInstance, ServiceName, SpiffeId};
-use legate_proxycfg::{Destination, Snapshot};
+use legate_model::{Protocol, ServiceInstance, ServiceName, SpiffeId, TrustDomain};
+use legate_proxycfg::{Destination, Proxy};
 
 use crate::balancing::Balancing;
 use crate::custom;
@@ -62,20 +62,21 @@ struct LocalInput<'a> {
 /// The cluster of the proxy's application.
 pub(crate) fn local_app(
     memo: &Memo,
-    snapshot: &Snapshot,
+    instance: &ServiceInstance,
+    protocol: Protocol,
     settings: &ProxySettings,
     warnings: &mut Vec<String>,
 ) -> Result<Arc<EncodedResource>, GenerateError> {
     if let Some(text) = &settings.local_cluster {
         return written(memo, text, warnings);
     }
-    let port = snapshot.instance.proxy.local_service_port;
+    let port = instance.proxy.local_service_port;
     // Applications behind a gRPC listener may also serve HTTP/1 health checks.
-    let http = match snapshot.protocol.is_http2() {
+    let http = match protocol.is_http2() {
         true => LocalHttp::AsCaller,
         false => LocalHttp::Http1,
     };
-    local(memo, snapshot, settings, (LOCAL_APP, port), http)
+    local(memo, instance, settings, (LOCAL_APP, port), http)
 }
 
 /// The cluster of the application as a user wrote it.
@@ -101,7 +102,7 @@ fn written(
 /// The cluster of the exposed paths of one port of the application.
 pub(crate) fn exposed(
     memo: &Memo,
-    snapshot: &Snapshot,
+    instance: &ServiceInstance,
     settings: &ProxySettings,
     local_path_port: u16,
     paths: PathHttp,
@@ -112,19 +113,19 @@ pub(crate) fn exposed(
         PathHttp::Http2 => LocalHttp::Http2,
         PathHttp::Both => LocalHttp::AsCaller,
     };
-    local(memo, snapshot, settings, (&name, local_path_port), http)
+    local(memo, instance, settings, (&name, local_path_port), http)
 }
 
 fn local(
     memo: &Memo,
-    snapshot: &Snapshot,
+    instance: &ServiceInstance,
     settings: &ProxySettings,
     (name, port): (&str, u16),
     http: LocalHttp,
 ) -> Result<Arc<EncodedResource>, GenerateError> {
     let input = LocalInput {
         name,
-        target: local_target(&snapshot.instance, port)?,
+        target: local_target(instance, port)?,
         connect_timeout: settings.local_connect_timeout,
         http,
         max_connections: settings.max_inbound_connections,
@@ -219,7 +220,11 @@ pub(crate) fn upstream(
     let input = UpstreamInput {
         name: &cluster.name,
         sni: &target.sni,
-        identity: identity(plan.snapshot, &target.service_name(), &target.datacenter),
+        identity: identity(
+            &plan.proxy.trust_domain,
+            &target.service_name(),
+            &target.datacenter,
+        ),
         connect_timeout: cluster.connect_timeout,
         http2: plan.protocol().is_http2(),
         balancing: Balancing::of(*balancer),
@@ -238,7 +243,7 @@ pub(crate) fn upstream(
 /// certificates have the identity of that service.
 pub(crate) fn destination(
     memo: &Memo,
-    snapshot: &Snapshot,
+    proxy: &Proxy,
     destination: &Destination,
     name: &str,
     tls: &TlsSettings,
@@ -251,9 +256,9 @@ pub(crate) fn destination(
         name,
         sni: name,
         identity: identity(
-            snapshot,
-            &ServiceName::new(&snapshot.proxy.tenancy, &destination.name),
-            &snapshot.datacenter,
+            &proxy.trust_domain,
+            &ServiceName::new(&proxy.id.tenancy, &destination.name),
+            &proxy.datacenter,
         ),
         connect_timeout: DESTINATION_TIMEOUT,
         http2: destination.protocol.is_http2(),
@@ -314,7 +319,11 @@ fn written_upstream(
     tls: &TlsSettings,
     text: &str,
 ) -> Result<Arc<EncodedResource>, GenerateError> {
-    let identity = identity(plan.snapshot, &target.service_name(), &target.datacenter);
+    let identity = identity(
+        &plan.proxy.trust_domain,
+        &target.service_name(),
+        &target.datacenter,
+    );
     let input = (CLUSTER_JSON, text, tls, &target.sni, identity);
     memo.get(&input, |(_, text, tls, sni, identity)| {
         let written = crate::upstream::written(memo, &plan.upstream.upstream, text);
@@ -374,14 +383,14 @@ pub(crate) fn passthrough(
     tls: &TlsSettings,
 ) -> Result<Arc<EncodedResource>, GenerateError> {
     let definition = &plan.upstream.upstream;
-    let sni = names::upstream_sni(plan.snapshot, definition);
-    let datacenter = names::datacenter(plan.snapshot, definition);
+    let sni = names::upstream_sni(plan.proxy, definition);
+    let datacenter = names::datacenter(plan.proxy, definition);
     let input = PassthroughInput {
         name: names::passthrough_cluster(&sni),
         sni: &sni,
         identity: identity(
-            plan.snapshot,
-            &names::service(plan.snapshot, definition),
+            &plan.proxy.trust_domain,
+            &names::service(plan.proxy, definition),
             datacenter,
         ),
         connect_timeout: PASSTHROUGH_TIMEOUT,
@@ -418,9 +427,9 @@ fn to_original_destination(name: &str, connect_timeout: Duration) -> Cluster {
 }
 
 /// The SPIFFE id that the certificates of instances must have.
-fn identity(snapshot: &Snapshot, service: &ServiceName, datacenter: &str) -> String {
+fn identity(trust_domain: &TrustDomain, service: &ServiceName, datacenter: &str) -> String {
     let identity = SpiffeId::Service {
-        trust_domain: snapshot.trust_domain.clone(),
+        trust_domain: trust_domain.clone(),
         tenancy: service.tenancy.clone(),
         datacenter: datacenter.to_owned(),
         service: service.name.as_ref().to_owned(),

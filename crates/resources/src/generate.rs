@@ -45,6 +45,9 @@ impl Generator {
         snapshot: &Snapshot,
         previous: Option<(&Snapshot, &ResourceSet)>,
     ) -> ResourceSet {
+        // Nothing of a proxy of another kind is reused.
+        let kind = |of: &Snapshot| std::mem::discriminant(&of.kind);
+        let previous = previous.filter(|(last, _)| kind(last) == kind(snapshot));
         let set = previous.map(|(_, set)| set);
         let before = set.and_then(|set| set.extensions.as_ref());
         let extensions = Extensions::of(&self.memo, snapshot, before);

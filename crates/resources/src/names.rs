@@ -1,7 +1,7 @@
 //! Names of resources and filters that are referred to from several places.
 
 use legate_model::{Destination, ServiceName, Tenancy, Upstream, UpstreamId, UpstreamType, sni};
-use legate_proxycfg::Snapshot;
+use legate_proxycfg::Proxy;
 
 /// The secret with the proxy's own certificate and key.
 pub const LEAF: &str = "leaf";
@@ -69,23 +69,23 @@ pub(crate) fn jwks_cluster(provider: &str) -> String {
 }
 
 /// The datacenter of an upstream.
-pub(crate) fn datacenter<'a>(snapshot: &'a Snapshot, upstream: &'a Upstream) -> &'a str {
+pub(crate) fn datacenter<'a>(proxy: &'a Proxy, upstream: &'a Upstream) -> &'a str {
     match upstream.datacenter.as_str() {
-        "" => &snapshot.datacenter,
+        "" => &proxy.datacenter,
         other => other,
     }
 }
 
 /// The service of an upstream.
-pub(crate) fn service(snapshot: &Snapshot, upstream: &Upstream) -> ServiceName {
-    let tenancy = upstream.tenancy(&snapshot.proxy.tenancy);
+pub(crate) fn service(proxy: &Proxy, upstream: &Upstream) -> ServiceName {
+    let tenancy = upstream.tenancy(&proxy.id.tenancy);
     ServiceName::new(&tenancy, &upstream.destination_name)
 }
 
 /// The name of an upstream's service in extensions. Its partition and namespace precede it if they
 /// differ from those of the proxy.
-pub(crate) fn extended(snapshot: &Snapshot, upstream: &Upstream) -> String {
-    seen_from(&snapshot.proxy.tenancy, &service(snapshot, upstream))
+pub(crate) fn extended(proxy: &Proxy, upstream: &Upstream) -> String {
+    seen_from(&proxy.id.tenancy, &service(proxy, upstream))
 }
 
 /// The same for a service that an extension of a proxy in this tenancy names.
@@ -102,13 +102,9 @@ pub(crate) fn seen_from(own: &Tenancy, service: &ServiceName) -> String {
 }
 
 /// The server name (SNI) of an upstream.
-pub(crate) fn upstream_sni(snapshot: &Snapshot, upstream: &Upstream) -> String {
-    let datacenter = datacenter(snapshot, upstream);
-    sni::service(
-        &service(snapshot, upstream),
-        datacenter,
-        &snapshot.trust_domain,
-    )
+pub(crate) fn upstream_sni(proxy: &Proxy, upstream: &Upstream) -> String {
+    let datacenter = datacenter(proxy, upstream);
+    sni::service(&service(proxy, upstream), datacenter, &proxy.trust_domain)
 }
 
 /// The name of one member of a failover cluster, as in Consul.
@@ -130,26 +126,26 @@ pub(crate) fn passthrough_cluster(sni: &str) -> String {
 
 /// The cluster of one address of a service outside the mesh, also the server name (SNI) that
 /// gateways match. Named as in Consul.
-pub(crate) fn destination_cluster(snapshot: &Snapshot, service: &str, address: &str) -> String {
+pub(crate) fn destination_cluster(proxy: &Proxy, service: &str, address: &str) -> String {
     let name = format!("{}.{service}", Destination::label(address));
-    let name = ServiceName::new(&snapshot.proxy.tenancy, &name);
-    let sni = sni::service(&name, &snapshot.datacenter, &snapshot.trust_domain);
+    let name = ServiceName::new(&proxy.id.tenancy, &name);
+    let sni = sni::service(&name, &proxy.datacenter, &proxy.trust_domain);
     format!("destination.{sni}")
 }
 
 /// The routes for services outside the mesh that speak HTTP on one port, named as in Consul.
-pub(crate) fn destination_routes(snapshot: &Snapshot, port: u16) -> String {
-    destination_cluster(snapshot, "~http", &port.to_string())
+pub(crate) fn destination_routes(proxy: &Proxy, port: u16) -> String {
+    destination_cluster(proxy, "~http", &port.to_string())
 }
 
 /// The name of an upstream in statistics: `<service>.<namespace>.<partition>.<datacenter>`, or the
 /// id of the upstream for a prepared query. As in Consul.
-pub(crate) fn upstream_filter(snapshot: &Snapshot, upstream: &Upstream) -> String {
+pub(crate) fn upstream_filter(proxy: &Proxy, upstream: &Upstream) -> String {
     if upstream.destination_type == UpstreamType::PreparedQuery {
         return upstream.id().to_string();
     }
-    let datacenter = datacenter(snapshot, upstream);
-    let ServiceName { tenancy, name } = service(snapshot, upstream);
+    let datacenter = datacenter(proxy, upstream);
+    let ServiceName { tenancy, name } = service(proxy, upstream);
     format!(
         "{name}.{}.{}.{datacenter}",
         tenancy.namespace, tenancy.partition

@@ -13,8 +13,7 @@ use envoy_types::pb::envoy::extensions::filters::network::http_connection_manage
 use envoy_types::pb::envoy::r#type::v3::fractional_percent::DenominatorType;
 use envoy_types::pb::envoy::r#type::v3::{FractionalPercent, TokenBucket};
 use envoy_types::pb::google::protobuf::{Any, UInt32Value};
-use legate_model::InstanceRateLimits;
-use legate_proxycfg::Snapshot;
+use legate_model::{InstanceRateLimits, Protocol};
 
 use crate::chain_route;
 use crate::duration::proto_duration;
@@ -27,9 +26,13 @@ use crate::settings::ProxySettings;
 const STATS: &str = "rate_limit";
 
 /// The warning if the limits of a proxy have no effect.
-pub(crate) fn warning(snapshot: &Snapshot, settings: &ProxySettings) -> Option<String> {
-    snapshot.instance.proxy.rate_limits.as_ref()?;
-    let why = if !snapshot.protocol.is_http() {
+pub(crate) fn warning(
+    limits: Option<&InstanceRateLimits>,
+    protocol: Protocol,
+    settings: &ProxySettings,
+) -> Option<String> {
+    limits?;
+    let why = if !protocol.is_http() {
         "the protocol is tcp, which has no requests"
     } else if settings.public_listener.is_some() {
         "envoy_public_listener_json replaces the listener"

@@ -27,10 +27,10 @@ use legate_intentions::{
     Action, Layer, PermissionRule, Permissions, Rule, Shape, SourceMatch, Token, policy,
 };
 use legate_model::{
-    DEFAULT_TENANCY, HttpHeaderPermission, Intention, JwtRequirement, SpiffeId, Tenancy,
+    DEFAULT_TENANCY, HttpHeaderPermission, Intention, JwtRequirement, Protocol, SpiffeId, Tenancy,
     TrustDomain,
 };
-use legate_proxycfg::{JwtProviders, Snapshot};
+use legate_proxycfg::{JwtProviders, Proxy, Sidecar};
 use prost::{Message, Name};
 use string_matcher::MatchPattern;
 
@@ -77,47 +77,92 @@ pub(crate) struct NetworkRbac {
     pub(crate) stat_prefix: String,
 }
 
-/// The network filter with the intentions. Rules for requests deny the connection.
-pub(crate) fn connections(
-    snapshot: &Snapshot,
-    warnings: &mut Vec<String>,
-) -> Result<Any, GenerateError> {
-    let of_requests = |one: &&Arc<Intention>| !one.permissions.is_empty() || one.jwt.is_some();
-    warnings.extend(snapshot.intentions.iter().filter(of_requests).map(|one| {
-        format!(
-            "the intention of source {:?} refuses every connection: it looks into requests, and the \
-             service speaks {}; set Protocol to http, http2 or grpc in its service-defaults",
-            one.source_name, snapshot.protocol
-        )
-    }));
-    let filter = NetworkRbac {
-        rules: Some(intentions(snapshot, Layer::L4)?),
-        stat_prefix: STAT_PREFIX.to_owned(),
-    };
-    Ok(message::<EnvoyNetworkRbac>(&filter))
+/// Who may call a service.
+#[derive(Clone, Copy)]
+pub(crate) struct Access<'a> {
+    /// The intentions of the service, in order of precedence.
+    pub(crate) intentions: &'a [Arc<Intention>],
+    /// The providers of the tokens that the intentions require.
+    pub(crate) providers: &'a JwtProviders,
+    /// The action if no intention matches.
+    pub(crate) default: Action,
+    pub(crate) trust_domain: &'a TrustDomain,
 }
 
-/// The intentions for requests, as the routes' override of the filter's config.
-pub(crate) fn requests(
-    snapshot: &Snapshot,
-    warnings: &mut Vec<String>,
-) -> Result<Any, GenerateError> {
-    warnings.extend(without_provider(snapshot));
-    let rules = Some(intentions(snapshot, Layer::L7)?);
-    let route = HttpRbacPerRoute {
-        rbac: Some(HttpRbac { rules }),
-    };
-    Ok(message::<EnvoyHttpRbacPerRoute>(&route))
-}
+impl<'a> Access<'a> {
+    /// Who may call the service of a sidecar.
+    pub(crate) fn of_sidecar(proxy: &'a Proxy, sidecar: &'a Sidecar) -> Self {
+        Self {
+            intentions: &sidecar.intentions,
+            providers: &sidecar.jwt_providers,
+            default: proxy.default_intention,
+            trust_domain: &proxy.trust_domain,
+        }
+    }
 
-/// The HTTP filter with the intentions, for user-written listeners.
-pub(crate) fn filter(
-    snapshot: &Snapshot,
-    warnings: &mut Vec<String>,
-) -> Result<Any, GenerateError> {
-    warnings.extend(without_provider(snapshot));
-    let rules = Some(intentions(snapshot, Layer::L7)?);
-    Ok(message::<EnvoyHttpRbac>(&HttpRbac { rules }))
+    /// The network filter with the intentions, for a service of this protocol. Rules for requests
+    /// deny the connection.
+    pub(crate) fn connections(
+        self,
+        protocol: Protocol,
+        warnings: &mut Vec<String>,
+    ) -> Result<Any, GenerateError> {
+        let of_requests = |one: &&Arc<Intention>| !one.permissions.is_empty() || one.jwt.is_some();
+        warnings.extend(self.intentions.iter().filter(of_requests).map(|one| {
+            format!(
+                "the intention of source {:?} refuses every connection: it looks into requests, and \
+                 the service speaks {protocol}; set Protocol to http, http2 or grpc in its \
+                 service-defaults",
+                one.source_name
+            )
+        }));
+        let filter = NetworkRbac {
+            rules: Some(self.rules(Layer::L4)?),
+            stat_prefix: STAT_PREFIX.to_owned(),
+        };
+        Ok(message::<EnvoyNetworkRbac>(&filter))
+    }
+
+    /// The intentions for requests, as the routes' override of the filter's config.
+    pub(crate) fn requests(self, warnings: &mut Vec<String>) -> Result<Any, GenerateError> {
+        warnings.extend(self.without_provider());
+        let rules = Some(self.rules(Layer::L7)?);
+        let route = HttpRbacPerRoute {
+            rbac: Some(HttpRbac { rules }),
+        };
+        Ok(message::<EnvoyHttpRbacPerRoute>(&route))
+    }
+
+    /// The HTTP filter with the intentions, for user-written listeners.
+    pub(crate) fn filter(self, warnings: &mut Vec<String>) -> Result<Any, GenerateError> {
+        warnings.extend(self.without_provider());
+        let rules = Some(self.rules(Layer::L7)?);
+        Ok(message::<EnvoyHttpRbac>(&HttpRbac { rules }))
+    }
+
+    /// Warnings about intentions that require tokens of providers that do not exist.
+    fn without_provider(self) -> BTreeSet<String> {
+        let providers = self.providers;
+        let report = |intention: &Intention, name: &str| {
+            format!(
+                "the intention of source {:?} accepts no token of {name:?}: there is no jwt-provider of \
+                 that name, so requests that need its token are refused; create it",
+                intention.source().to_string()
+            )
+        };
+        let of_intention = |one: &'_ Arc<Intention>| {
+            let permissions = one.permissions.iter().filter_map(|one| one.jwt.as_ref());
+            let all = one.jwt.iter().chain(permissions);
+            let missing = all.flat_map(|jwt| claims::missing(jwt, providers));
+            missing.map(|name| report(one, name)).collect::<Vec<_>>()
+        };
+        self.intentions.iter().flat_map(of_intention).collect()
+    }
+
+    fn rules(self, layer: Layer) -> Result<Rules, GenerateError> {
+        let policy = policy(self.intentions, self.default, layer);
+        rules(&policy, self.trust_domain, self.providers)
+    }
 }
 
 /// The HTTP filter that denies all requests. Its only policy matches nothing. It documents in
@@ -137,36 +182,12 @@ pub(crate) fn no_requests() -> Any {
     message::<EnvoyHttpRbac>(&HttpRbac { rules })
 }
 
-/// Warnings about intentions that require tokens of providers that do not exist.
-fn without_provider(snapshot: &Snapshot) -> BTreeSet<String> {
-    let providers = &snapshot.jwt_providers;
-    let report = |intention: &Intention, name: &str| {
-        format!(
-            "the intention of source {:?} accepts no token of {name:?}: there is no jwt-provider of \
-             that name, so requests that need its token are refused; create it",
-            intention.source().to_string()
-        )
-    };
-    let of_intention = |one: &'_ Arc<Intention>| {
-        let permissions = one.permissions.iter().filter_map(|one| one.jwt.as_ref());
-        let all = one.jwt.iter().chain(permissions);
-        let missing = all.flat_map(|jwt| claims::missing(jwt, providers));
-        missing.map(|name| report(one, name)).collect::<Vec<_>>()
-    };
-    snapshot.intentions.iter().flat_map(of_intention).collect()
-}
-
 /// Encodes one of the messages above with Envoy's type.
 fn message<Known: Name>(message: &impl Message) -> Any {
     Any {
         type_url: Known::type_url(),
         value: message.encode_to_vec(),
     }
-}
-
-fn intentions(snapshot: &Snapshot, layer: Layer) -> Result<Rules, GenerateError> {
-    let policy = policy(&snapshot.intentions, snapshot.default_intention, layer);
-    rules(&policy, &snapshot.trust_domain, &snapshot.jwt_providers)
 }
 
 fn rules(

@@ -16,7 +16,6 @@ use envoy_types::pb::envoy::config::route::v3::{
 };
 use envoy_types::pb::google::protobuf::{Any, BoolValue};
 use legate_model::InstanceRateLimits;
-use legate_proxycfg::Snapshot;
 
 use crate::duration::proto_duration;
 use crate::encode::{self, EncodedResource};
@@ -40,13 +39,14 @@ struct Input<'a> {
 /// application.
 pub(crate) fn public(
     memo: &Memo,
-    snapshot: &Snapshot,
+    access: rbac::Access<'_>,
+    rate_limits: Option<&InstanceRateLimits>,
     settings: &ProxySettings,
     warnings: &mut Vec<String>,
 ) -> Result<Arc<EncodedResource>, GenerateError> {
     let input = Input {
-        access: rbac::requests(snapshot, warnings)?,
-        rate_limits: snapshot.instance.proxy.rate_limits.as_ref(),
+        access: access.requests(warnings)?,
+        rate_limits,
         request_timeout: settings.local_request_timeout,
         idle_timeout: settings.local_idle_timeout,
     };

@@ -11,7 +11,7 @@ use std::time::Duration;
 use envoy_types::pb::envoy::config::cluster::v3::Cluster;
 use legate_discovery_chain::{Chain, Node, NodeKind, Resolver, Target};
 use legate_model::{LoadBalancer, Protocol, Upstream};
-use legate_proxycfg::{Snapshot, UpstreamSnapshot, opaque};
+use legate_proxycfg::{Proxy, UpstreamSnapshot, opaque};
 
 use crate::balancing;
 use crate::custom;
@@ -22,7 +22,8 @@ use crate::settings::{CLUSTER_JSON, LISTENER_JSON, UpstreamSettings};
 
 /// One upstream with the inputs that its resources share.
 pub(crate) struct UpstreamPlan<'a> {
-    pub(crate) snapshot: &'a Snapshot,
+    /// The proxy that calls it.
+    pub(crate) proxy: &'a Proxy,
     pub(crate) upstream: &'a UpstreamSnapshot,
     /// Its id in the registration, the name of its listener and routes.
     pub(crate) id: String,
@@ -65,7 +66,7 @@ impl UpstreamTarget {
 }
 
 impl<'a> UpstreamPlan<'a> {
-    pub(crate) fn new(snapshot: &'a Snapshot, upstream: &'a UpstreamSnapshot) -> Self {
+    pub(crate) fn new(proxy: &'a Proxy, upstream: &'a UpstreamSnapshot) -> Self {
         let mut warnings = Vec::new();
         let mut settings = UpstreamSettings::read(&upstream.upstream, &mut warnings);
         let id = upstream.upstream.id().to_string();
@@ -91,7 +92,7 @@ impl<'a> UpstreamPlan<'a> {
             ));
         }
         Self {
-            snapshot,
+            proxy,
             upstream,
             id,
             settings,

@@ -58,7 +58,7 @@ impl Configuration {
         };
         let making: Making = if Self::is_large(&snapshot) {
             let (pool, share) = (self.pool.clone(), share.clone());
-            let name = format!("configuration of {}", snapshot.proxy);
+            let name = format!("configuration of {}", snapshot.proxy.id);
             Box::pin(async move { pool.run(name, &share, work).await })
         } else {
             Box::pin(ready(Some(work())))
@@ -102,7 +102,7 @@ impl Configuration {
         if let Some(reason) = set.unusable() {
             return Err(Status::failed_precondition(format!(
                 "no configuration can be made for the proxy {}: {reason}",
-                snapshot.proxy
+                snapshot.proxy.id
             )));
         }
         self.current = Some((Arc::clone(snapshot), Arc::clone(&set)));
@@ -111,7 +111,7 @@ impl Configuration {
 
     /// Logs every failure and every warning once, not with every snapshot.
     fn report(&self, snapshot: &Snapshot, set: &ResourceSet) {
-        let proxy = &snapshot.proxy;
+        let proxy = &snapshot.proxy.id;
         let before = self.current.as_ref().map(|(_, set)| &**set);
         let failed = before.map_or(&[][..], ResourceSet::failures);
         let new = set.failures().iter().filter(|one| !failed.contains(one));

@@ -2,9 +2,10 @@
 //!
 //! A kind reads its inputs in the order in which it needs them. The reads themselves are recorded
 //! as the snapshot's dependencies, so there is no separate list of them. A new kind is a file with
-//! a `check` and a `snapshot` function, and a variant of [`Kind`] that calls them.
+//! its values, `check`, `snapshot` and `Parts`, and a line in [`kinds!`].
 
 pub(crate) mod leaves;
+mod proxy;
 mod sidecar;
 
 use std::sync::Arc;
@@ -14,9 +15,127 @@ use legate_model::{CheckServiceNode, ServiceInstance, ServiceKind, ServiceName};
 use legate_store::{Follower, Kept, ReadTxn};
 
 use self::leaves::Leaves;
+pub use self::sidecar::Sidecar;
 use crate::config::ManagerConfig;
 use crate::error::WatchError;
-use crate::snapshot::{ProxyId, Snapshot};
+use crate::same::Compare;
+use crate::snapshot::{Proxy, ProxyId, Snapshot};
+use crate::value::Value;
+
+/// The kinds of proxies: the type of its values, its module, and the kind of its registration.
+macro_rules! kinds {
+    ($( $(#[$about:meta])* $kind:ident, $module:ident, $registered:ident; )*) => {
+        /// What only proxies of one kind have.
+        #[derive(Clone, Debug)]
+        pub enum Kind {
+            $( $(#[$about])* $kind($kind), )*
+        }
+
+        $(
+            impl $kind {
+                /// The values of a proxy of this kind; `None` for another kind.
+                pub fn of(snapshot: &Snapshot) -> Option<&Self> {
+                    match &snapshot.kind {
+                        Kind::$kind(own) => Some(own),
+                        #[allow(unreachable_patterns, reason = "there may be only one kind")]
+                        _ => None,
+                    }
+                }
+            }
+        )*
+
+        impl Value for Kind {
+            fn is_same(&self, other: &Self, by: Compare) -> bool {
+                match (self, other) {
+                    $( (Self::$kind(a), Self::$kind(b)) => a.is_same(b, by), )*
+                    #[allow(unreachable_patterns, reason = "there may be only one kind")]
+                    _ => false,
+                }
+            }
+
+            fn adopt(&mut self, last: &Self, by: Compare) {
+                match (self, last) {
+                    $( (Self::$kind(now), Self::$kind(last)) => now.adopt(last, by), )*
+                    #[allow(unreachable_patterns, reason = "there may be only one kind")]
+                    _ => {}
+                }
+            }
+
+            fn size(&self) -> usize {
+                match self {
+                    $( Self::$kind(own) => own.size(), )*
+                }
+            }
+        }
+
+        /// Values that a kind caches.
+        #[derive(Debug, Default)]
+        enum OwnParts {
+            #[default]
+            None,
+            $( $kind($module::Parts), )*
+        }
+
+        /// Whether a registration is a proxy's and can be served.
+        pub(crate) fn check(proxy: &ProxyId, instance: &ServiceInstance) -> Result<(), WatchError> {
+            match instance.kind {
+                $( ServiceKind::$registered => $module::check(proxy, instance), )*
+                other => Err(WatchError::NotAProxy {
+                    proxy: proxy.clone(),
+                    kind: other.as_str().to_owned(),
+                }),
+            }
+        }
+
+        /// The values of a proxy's own kind, `None` while one of them is missing.
+        fn own(kind: ServiceKind, read: &mut Reading<'_, '_>, parts: &mut OwnParts) -> Option<Kind> {
+            match kind {
+                $(
+                    ServiceKind::$registered => {
+                        if !matches!(parts, OwnParts::$kind(_)) {
+                            *parts = OwnParts::$kind($module::Parts::default());
+                        }
+                        match parts {
+                            OwnParts::$kind(parts) => $module::snapshot(read, parts).map(Kind::$kind),
+                            #[allow(unreachable_patterns, reason = "set above")]
+                            _ => None,
+                        }
+                    }
+                )*
+                _ => None,
+            }
+        }
+    };
+}
+
+kinds! {
+    /// The sidecar of a service.
+    Sidecar, sidecar, ConnectProxy;
+}
+
+/// What a kind computes its values from.
+pub(crate) struct Reading<'a, 's> {
+    /// The state, in the proxy's tenancy.
+    pub(crate) txn: &'a ReadTxn<'s>,
+    /// Caches values, if there is one.
+    pub(crate) follower: Option<&'a Follower>,
+    pub(crate) config: &'a ManagerConfig,
+    /// What every proxy has. A kind's cached values are dropped when it changes.
+    pub(crate) proxy: &'a Proxy,
+    pub(crate) leaves: &'a mut dyn Leaves,
+}
+
+impl<'s> Reading<'_, 's> {
+    /// A value that is cached until one of its inputs changes. `read` must depend only on the store
+    /// and on what the proxy has.
+    pub(crate) fn kept<T: Clone>(
+        &self,
+        kept: &mut Kept<T>,
+        read: impl FnOnce(&ReadTxn<'s>) -> T,
+    ) -> T {
+        kept.get(self.txn, self.follower, read)
+    }
+}
 
 /// The result of computing a proxy's snapshot.
 #[derive(Debug)]
@@ -33,7 +152,12 @@ pub(crate) enum Outcome {
 pub(crate) struct Parts {
     follower: Option<Follower>,
     registered: Kept<Option<Arc<CheckServiceNode>>>,
-    sidecar: sidecar::Parts,
+    /// The registration that `proxy` was computed from.
+    last_registered: Option<Arc<CheckServiceNode>>,
+    proxy: Kept<Option<Arc<Proxy>>>,
+    /// The value of `proxy` that `own` was computed from.
+    last_proxy: Option<Arc<Proxy>>,
+    own: OwnParts,
 }
 
 impl Parts {
@@ -42,22 +166,6 @@ impl Parts {
             follower: Some(follower),
             ..Self::default()
         }
-    }
-}
-
-/// The supported kinds.
-enum Kind {
-    Sidecar,
-}
-
-/// The kind of a proxy, if its registration is complete enough to be served.
-fn kind(proxy: &ProxyId, instance: &ServiceInstance) -> Result<Kind, WatchError> {
-    match instance.kind {
-        ServiceKind::ConnectProxy => sidecar::check(proxy, instance).map(|()| Kind::Sidecar),
-        other => Err(WatchError::NotAProxy {
-            proxy: proxy.clone(),
-            kind: other.as_str().to_owned(),
-        }),
     }
 }
 
@@ -74,34 +182,58 @@ pub(crate) fn snapshot(
     parts: &mut Parts,
 ) -> Result<Outcome, WatchError> {
     txn.in_tenancy(&proxy.tenancy, |txn| {
-        own_snapshot(txn, proxy, config, leaves, parts)
+        let snapshot = own_snapshot(txn, proxy, config, leaves, parts)?;
+        Ok(snapshot.map_or(Outcome::Pending, |snapshot| {
+            Outcome::Ready(Box::new(snapshot))
+        }))
     })
 }
 
 /// The same for a reader in the proxy's own tenancy.
 fn own_snapshot(
     txn: &ReadTxn<'_>,
-    proxy: &ProxyId,
+    id: &ProxyId,
     config: &ManagerConfig,
     leaves: &mut dyn Leaves,
     parts: &mut Parts,
-) -> Result<Outcome, WatchError> {
+) -> Result<Option<Snapshot>, WatchError> {
     let follower = parts.follower.as_ref();
     let registered = parts.registered.get(txn, follower, |txn| {
-        txn.instance(&proxy.node, &proxy.service_id).map(Arc::new)
+        txn.instance(&id.node, &id.service_id).map(Arc::new)
     });
-    let Some(found) = registered else {
-        return Ok(Outcome::Pending);
+    let Some(registered) = registered else {
+        return Ok(None);
     };
-    let snapshot = match kind(proxy, &found.service)? {
-        Kind::Sidecar => {
-            let parts = (follower, &mut parts.sidecar);
-            sidecar::snapshot(txn, proxy, &found, config, leaves, parts)
-        }
+    check(id, &registered.service)?;
+    if !is_same(parts.last_registered.as_ref(), &registered) {
+        parts.last_registered = Some(Arc::clone(&registered));
+        parts.proxy = Kept::default();
+        parts.last_proxy = None;
+    }
+    let read = |txn: &_| proxy::read(txn, id, &registered, config).map(Arc::new);
+    let Some(proxy) = parts.proxy.get(txn, follower, read) else {
+        return Ok(None);
     };
-    Ok(snapshot.map_or(Outcome::Pending, |snapshot| {
-        Outcome::Ready(Box::new(snapshot))
+    if !is_same(parts.last_proxy.as_ref(), &proxy) {
+        parts.last_proxy = Some(Arc::clone(&proxy));
+        parts.own = OwnParts::None;
+    }
+    let mut reading = Reading {
+        txn,
+        follower,
+        config,
+        proxy: &proxy,
+        leaves,
+    };
+    let kind = own(registered.service.kind, &mut reading, &mut parts.own);
+    Ok(kind.map(|kind| Snapshot {
+        proxy: Proxy::clone(&proxy),
+        kind,
     }))
+}
+
+fn is_same<T>(last: Option<&Arc<T>>, now: &Arc<T>) -> bool {
+    last.is_some_and(|last| Arc::ptr_eq(last, now))
 }
 
 /// The certificate of one service.
@@ -131,9 +263,4 @@ pub fn snapshot_of(
         Outcome::Ready(snapshot) => Ok(Some(*snapshot)),
         Outcome::Pending => Ok(None),
     }
-}
-
-/// Whether a registration is a proxy's and can be served.
-pub(crate) fn check(proxy: &ProxyId, instance: &ServiceInstance) -> Result<(), WatchError> {
-    kind(proxy, instance).map(drop)
 }

@@ -11,22 +11,22 @@ use serde_json::json;
 use tokio::task::yield_now;
 use tokio::time::{Instant, timeout};
 
-use crate::support::{Mesh, api, at_once, instances, next, ports, quiet, web, web_proxy};
+use crate::support::{Mesh, api, at_once, instances, next, ports, quiet, sidecar, web, web_proxy};
 
 #[tokio::test(start_paused = true)]
 async fn the_first_snapshot_is_complete_and_comes_at_once() {
     let mesh = Mesh::new();
     mesh.intention("shop", "web", IntentionAction::Allow);
     let snapshot = at_once(&mut mesh.watch()).await;
-    assert_eq!(snapshot.proxy, web_proxy());
-    assert_eq!(&*snapshot.datacenter, "dc1");
-    assert_eq!(&*snapshot.node_address, "10.0.0.1");
-    assert_eq!(snapshot.trust_domain, mesh.ca.trust_domain());
-    assert_eq!(snapshot.protocol, Protocol::Tcp);
-    assert_eq!(snapshot.leaf.service, "web");
-    assert_eq!(snapshot.intentions.len(), 1);
-    assert_eq!(snapshot.roots.roots.len(), 1);
-    assert!(snapshot.mesh.is_none());
+    assert_eq!(snapshot.proxy.id, web_proxy());
+    assert_eq!(&*snapshot.proxy.datacenter, "dc1");
+    assert_eq!(&*snapshot.proxy.node_address, "10.0.0.1");
+    assert_eq!(snapshot.proxy.trust_domain, mesh.ca.trust_domain());
+    assert_eq!(sidecar(&snapshot).protocol, Protocol::Tcp);
+    assert_eq!(sidecar(&snapshot).leaf.service, "web");
+    assert_eq!(sidecar(&snapshot).intentions.len(), 1);
+    assert_eq!(snapshot.proxy.roots.roots.len(), 1);
+    assert!(snapshot.proxy.mesh.is_none());
     assert_eq!(ports(&snapshot), [20001]);
 }
 
@@ -59,7 +59,7 @@ async fn relevant_changes_are_published_at_once_after_a_quiet_time() {
     quiet(&mut watch).await;
 
     mesh.entry(json!({"Kind": "mesh", "TLS": {"Incoming": {"TLSMinVersion": "TLSv1_3"}}}));
-    assert!(at_once(&mut watch).await.mesh.is_some());
+    assert!(at_once(&mut watch).await.proxy.mesh.is_some());
     quiet(&mut watch).await;
 
     mesh.entry(json!({
@@ -67,10 +67,10 @@ async fn relevant_changes_are_published_at_once_after_a_quiet_time() {
     }));
     let snapshot = at_once(&mut watch).await;
     assert_eq!(
-        snapshot.instance.proxy.config["local_connect_timeout_ms"],
+        snapshot.proxy.instance.proxy.config["local_connect_timeout_ms"],
         7
     );
-    assert_eq!(snapshot.protocol, Protocol::Grpc);
+    assert_eq!(sidecar(&snapshot).protocol, Protocol::Grpc);
     quiet(&mut watch).await;
 }
 
@@ -84,7 +84,10 @@ async fn unchanged_parts_are_the_same_arc() {
     mesh.register("n2", api(2));
     let after = at_once(&mut watch).await;
     let same = |before: &Snapshot, after: &Snapshot| {
-        let upstreams = before.upstreams.iter().zip(&after.upstreams);
+        let upstreams = sidecar(before)
+            .upstreams
+            .iter()
+            .zip(&sidecar(after).upstreams);
         let upstreams = upstreams.flat_map(|(before, after)| {
             [
                 Arc::ptr_eq(&before.upstream, &after.upstream),
@@ -92,11 +95,11 @@ async fn unchanged_parts_are_the_same_arc() {
             ]
         });
         [
-            Arc::ptr_eq(&before.instance, &after.instance),
-            Arc::ptr_eq(&before.roots, &after.roots),
-            Arc::ptr_eq(&before.leaf, &after.leaf),
-            Arc::ptr_eq(&before.intentions, &after.intentions),
-            Arc::ptr_eq(&before.mesh, &after.mesh),
+            Arc::ptr_eq(&before.proxy.instance, &after.proxy.instance),
+            Arc::ptr_eq(&before.proxy.roots, &after.proxy.roots),
+            Arc::ptr_eq(&sidecar(before).leaf, &sidecar(after).leaf),
+            Arc::ptr_eq(&sidecar(before).intentions, &sidecar(after).intentions),
+            Arc::ptr_eq(&before.proxy.mesh, &after.proxy.mesh),
         ]
         .into_iter()
         .chain(upstreams)
@@ -228,9 +231,12 @@ async fn proxies_share_common_parts() {
     let a = next(&mut mesh.watch()).await;
     let mut watch = mesh.manager.watch(other).unwrap();
     let b = next(&mut watch).await;
-    assert!(Arc::ptr_eq(&a.leaf, &b.leaf));
-    assert!(Arc::ptr_eq(&a.roots, &b.roots));
-    assert!(Arc::ptr_eq(&a.intentions, &b.intentions));
+    assert!(Arc::ptr_eq(&sidecar(&a).leaf, &sidecar(&b).leaf));
+    assert!(Arc::ptr_eq(&a.proxy.roots, &b.proxy.roots));
+    assert!(Arc::ptr_eq(
+        &sidecar(&a).intentions,
+        &sidecar(&b).intentions
+    ));
     let instances = |snapshot: &Arc<Snapshot>| instances(snapshot, 0);
     assert!(Arc::ptr_eq(&instances(&a), &instances(&b)));
 }
@@ -295,7 +301,7 @@ async fn upstreams_come_and_go_with_the_registration() {
     let mesh = Mesh::new();
     let (mut watch, _) = mesh.settled().await;
     let names = |snapshot: &Arc<Snapshot>| -> Vec<String> {
-        let upstreams = snapshot.upstreams.iter();
+        let upstreams = sidecar(snapshot).upstreams.iter();
         upstreams
             .map(|upstream| upstream.upstream.id().to_string())
             .collect()
@@ -309,7 +315,9 @@ async fn upstreams_come_and_go_with_the_registration() {
 
     mesh.entry(json!({"Kind": "service-defaults", "Name": "db", "Protocol": "http2"}));
     assert_eq!(
-        at_once(&mut watch).await.upstreams[1].resolved.protocol(),
+        sidecar(&at_once(&mut watch).await).upstreams[1]
+            .resolved
+            .protocol(),
         Protocol::Http2
     );
     quiet(&mut watch).await;
@@ -330,8 +338,8 @@ async fn another_destination_brings_its_own_identity() {
     shop["Proxy"]["DestinationServiceName"] = json!("shop");
     mesh.register("n1", shop);
     let snapshot = next(&mut watch).await;
-    assert_eq!(snapshot.leaf.service, "shop");
-    assert_eq!(snapshot.intentions.len(), 1);
+    assert_eq!(sidecar(&snapshot).leaf.service, "shop");
+    assert_eq!(sidecar(&snapshot).intentions.len(), 1);
     assert_eq!(mesh.leaves.services(), ["shop"]);
 }
 

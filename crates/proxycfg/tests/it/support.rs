@@ -7,7 +7,9 @@ use futures_util::FutureExt;
 use legate_ca::{Ca, CaConfig, LeafStore};
 use legate_intentions::Action;
 use legate_model::{ConfigEntry, HealthCheck, Intention, IntentionAction, Node, ServiceInstance};
-use legate_proxycfg::{Instances, Manager, ManagerConfig, ProxyId, Snapshot, SnapshotWatch};
+use legate_proxycfg::{
+    Instances, Manager, ManagerConfig, ProxyId, Sidecar, Snapshot, SnapshotWatch,
+};
 use legate_runtime::{Clock, Scope};
 use legate_store::{Command, Deregistration, Registration, Store};
 use serde_json::{Value, json};
@@ -173,6 +175,11 @@ pub(crate) async fn quiet(watch: &mut SnapshotWatch) {
     }
 }
 
+/// The values of a sidecar.
+pub(crate) fn sidecar(snapshot: &Snapshot) -> &Sidecar {
+    Sidecar::of(snapshot).expect("the proxy is a sidecar")
+}
+
 /// Ports of the instances of the first upstream.
 pub(crate) fn ports(snapshot: &Arc<Snapshot>) -> Vec<u16> {
     let instances = instances(snapshot, 0);
@@ -184,7 +191,7 @@ pub(crate) fn ports(snapshot: &Arc<Snapshot>) -> Vec<u16> {
 
 /// The instances of the only target of an upstream.
 pub(crate) fn instances(snapshot: &Snapshot, upstream: usize) -> Arc<Instances> {
-    let resolved = &snapshot.upstreams[upstream].resolved;
+    let resolved = &sidecar(snapshot).upstreams[upstream].resolved;
     let chain = resolved.chain.as_ref().unwrap();
     let target = chain.targets.keys().next().unwrap();
     Arc::clone(resolved.instances(target).unwrap())

@@ -67,11 +67,11 @@ impl Extensions {
         snapshot: &Snapshot,
         previous: Option<&Arc<Self>>,
     ) -> Option<Arc<Self>> {
-        let list = &snapshot.instance.proxy.envoy_extensions;
+        let list = &snapshot.proxy.instance.proxy.envoy_extensions;
         if list.is_empty() {
             return None;
         }
-        let own = &snapshot.proxy.tenancy;
+        let own = &snapshot.proxy.id.tenancy;
         let mut all: Vec<Loaded> = list.iter().map(|one| Loaded::read(one, own)).collect();
         local::name(all.iter_mut().filter_map(|one| one.local.as_mut()));
         let services: BTreeSet<&str> = all.iter().filter_map(Loaded::service).collect();

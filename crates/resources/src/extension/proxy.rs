@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use legate_model::Protocol;
 use legate_model::extension::Target;
-use legate_proxycfg::Snapshot;
+use legate_proxycfg::{Sidecar, Snapshot};
 
 use crate::memo::Memo;
 use crate::names;
@@ -25,7 +25,7 @@ impl Proxy {
         let cluster =
             |service: &str| Some((service.to_owned(), cluster_of(memo, snapshot, service)?));
         Self {
-            protocol: snapshot.protocol,
+            protocol: Sidecar::of(snapshot).map_or_else(Protocol::default, |own| own.protocol),
             clusters: services.into_iter().filter_map(cluster).collect(),
         }
     }
@@ -46,13 +46,14 @@ impl Proxy {
 
 /// The cluster of the upstream of a service, if all its traffic goes to a single cluster.
 fn cluster_of(memo: &Memo, snapshot: &Snapshot, service: &str) -> Option<String> {
-    let implicit = snapshot.implicit.iter().flat_map(|all| &all.0);
-    let upstreams = snapshot.upstreams.iter();
+    let sidecar = Sidecar::of(snapshot)?;
+    let implicit = sidecar.implicit.iter().flat_map(|all| &all.0);
+    let upstreams = sidecar.upstreams.iter();
     let mut upstreams = upstreams.chain(implicit.map(|one| &one.upstream));
     let upstream = upstreams.find(|one| {
         let one = &one.upstream;
         one.destination_type.is_service()
-            && names::extended(snapshot, one).eq_ignore_ascii_case(service)
+            && names::extended(&snapshot.proxy, one).eq_ignore_ascii_case(service)
     })?;
     upstream::only_cluster(memo, upstream)
 }

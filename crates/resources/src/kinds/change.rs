@@ -3,44 +3,37 @@
 use std::sync::Arc;
 
 use legate_model::Upstream;
-use legate_proxycfg::{Snapshot, UpstreamSnapshot};
+use legate_proxycfg::{Proxy, UpstreamSnapshot};
 
 use crate::telemetry::Telemetry;
 
-/// The inputs that are the same as in the last snapshot.
+/// The inputs that are the same as in the last snapshot, of those that every proxy has.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
-pub(super) struct Same {
+pub(super) struct SameProxy {
     /// Trust domain and datacenter.
     pub(super) mesh_name: bool,
     pub(super) instance: bool,
     /// The locality of the proxy.
     pub(super) locality: bool,
     pub(super) node_address: bool,
-    pub(super) protocol: bool,
     pub(super) mesh: bool,
     /// Access logs and tracing.
     pub(super) telemetry: bool,
-    pub(super) leaf: bool,
     pub(super) roots: bool,
-    pub(super) intentions: bool,
-    pub(super) jwt_providers: bool,
+    pub(super) default_intention: bool,
 }
 
-impl Same {
-    pub(super) fn between(last: &Snapshot, now: &Snapshot) -> Self {
+impl SameProxy {
+    pub(super) fn between(last: &Proxy, now: &Proxy) -> Self {
         Self {
             mesh_name: last.trust_domain == now.trust_domain && last.datacenter == now.datacenter,
             instance: Arc::ptr_eq(&last.instance, &now.instance),
             locality: last.instance.locality == now.instance.locality,
             node_address: last.node_address == now.node_address,
-            protocol: last.protocol == now.protocol,
             mesh: Arc::ptr_eq(&last.mesh, &now.mesh),
             telemetry: Telemetry::is_same(&last.instance, &now.instance),
-            leaf: Arc::ptr_eq(&last.leaf, &now.leaf),
             roots: Arc::ptr_eq(&last.roots, &now.roots),
-            intentions: Arc::ptr_eq(&last.intentions, &now.intentions)
-                && last.default_intention == now.default_intention,
-            jwt_providers: Arc::ptr_eq(&last.jwt_providers, &now.jwt_providers),
+            default_intention: last.default_intention == now.default_intention,
         }
     }
 
@@ -51,13 +44,10 @@ impl Same {
             instance: true,
             locality: true,
             node_address: true,
-            protocol: true,
             mesh: true,
             telemetry: true,
-            leaf: true,
             roots: true,
-            intentions: true,
-            jwt_providers: true,
+            default_intention: true,
         };
         self == all
     }

@@ -10,9 +10,9 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use legate_model::Protocol;
-use legate_proxycfg::{Destination, Destinations, Snapshot};
+use legate_proxycfg::{Destination, Destinations, Proxy};
 
-use super::change::Same;
+use super::change::SameProxy;
 use crate::cluster;
 use crate::composer::Composer;
 use crate::endpoint;
@@ -36,9 +36,10 @@ const MAX_NAMED: usize = 20;
 
 /// Services outside the mesh, and their last state.
 pub(super) struct Egress<'a, 's> {
-    pub(super) snapshot: &'a Snapshot,
+    pub(super) proxy: &'a Proxy,
+    pub(super) destinations: &'a Destinations,
     pub(super) last: Option<&'a Destinations>,
-    pub(super) same: Same,
+    pub(super) same: SameProxy,
     pub(super) settings: &'a Settings<'s>,
 }
 
@@ -66,7 +67,7 @@ impl<'a> Units<'a> {
 
 impl<'a> Egress<'a, '_> {
     fn now(&self) -> &'a [Arc<Destination>] {
-        &self.snapshot.destinations
+        self.destinations
     }
 
     fn last(&self) -> &'a [Arc<Destination>] {
@@ -114,18 +115,16 @@ impl<'a> Egress<'a, '_> {
             return;
         }
         for address in &now.addresses {
-            let name = names::destination_cluster(self.snapshot, &now.name, address);
+            let name = names::destination_cluster(self.proxy, &now.name, address);
             unit.part(
                 Type::Cluster,
                 || name.clone(),
                 is_dialled_alike,
                 |_| {
-                    let tls = TlsSettings::outgoing((*self.snapshot.mesh).as_ref())?;
+                    let tls = TlsSettings::outgoing((*self.proxy.mesh).as_ref())?;
                     let (memo, timeout) = (composer.memo, self.settings.0.fetch_timeout);
-                    let snapshot = self.snapshot;
-                    made(cluster::destination(
-                        memo, snapshot, now, &name, &tls, timeout,
-                    ))
+                    let proxy = self.proxy;
+                    made(cluster::destination(memo, proxy, now, &name, &tls, timeout))
                 },
             );
             unit.part(
@@ -156,7 +155,7 @@ impl<'a> Egress<'a, '_> {
         let mut warnings = Vec::new();
         let ports = self.hosts(services, &mut warnings);
         for (port, hosts) in &ports {
-            let name = names::destination_routes(self.snapshot, *port);
+            let name = names::destination_routes(self.proxy, *port);
             let about_hosts = std::mem::take(&mut warnings);
             unit.part(
                 Type::Routes,
@@ -164,7 +163,7 @@ impl<'a> Egress<'a, '_> {
                 false,
                 |warnings| {
                     *warnings = about_hosts;
-                    let mesh = (*self.snapshot.mesh).as_ref();
+                    let mesh = (*self.proxy.mesh).as_ref();
                     let validate = mesh.is_some_and(|mesh| mesh.validate_clusters);
                     made(route::by_host(composer.memo, &name, hosts, validate))
                 },
@@ -194,7 +193,7 @@ impl<'a> Egress<'a, '_> {
                 warnings.push(shared(service, address));
                 continue;
             }
-            let cluster = names::destination_cluster(self.snapshot, &service.name, address);
+            let cluster = names::destination_cluster(self.proxy, &service.name, address);
             if services[at].lacks(Type::Cluster, &cluster) {
                 warnings.push(without_cluster(service, address));
                 continue;
@@ -254,7 +253,7 @@ impl<'a> Egress<'a, '_> {
                 warnings.push(shared(service, address));
                 continue;
             }
-            let cluster = names::destination_cluster(self.snapshot, &service.name, address);
+            let cluster = names::destination_cluster(self.proxy, &service.name, address);
             chains.push(Chain {
                 filter: cluster.clone(),
                 id: cluster.clone(),
@@ -282,7 +281,7 @@ impl<'a> Egress<'a, '_> {
         }
         let lacking = units.routes.lacking(Type::Routes).is_some();
         chains.extend(ports.into_iter().map(|(port, protocol)| {
-            let routes = names::destination_routes(self.snapshot, port);
+            let routes = names::destination_routes(self.proxy, port);
             let (target, protocol) = match lacking {
                 // There is no cluster of this name, so that Envoy closes the connections. Without a
                 // chain they would bypass the gateway.

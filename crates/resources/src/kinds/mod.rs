@@ -7,21 +7,18 @@ mod sidecar;
 mod transparent;
 mod upstream;
 
-use legate_model::ServiceKind;
-use legate_proxycfg::Snapshot;
+use legate_proxycfg::{Kind, Sidecar, Snapshot};
 
 use crate::composer::Composer;
 
 /// Adds the parts of a proxy. `last` is the snapshot that the composer's previous set was made
 /// from.
 pub(crate) fn compose(composer: &mut Composer<'_>, snapshot: &Snapshot, last: Option<&Snapshot>) {
-    match snapshot.instance.kind {
-        ServiceKind::ConnectProxy => sidecar::compose(composer, snapshot, last),
-        // These kinds have no snapshots.
-        ServiceKind::Typical
-        | ServiceKind::MeshGateway
-        | ServiceKind::TerminatingGateway
-        | ServiceKind::IngressGateway
-        | ServiceKind::ApiGateway => {}
+    let proxy = &snapshot.proxy;
+    match &snapshot.kind {
+        Kind::Sidecar(own) => {
+            let last = last.and_then(|last| Some((&last.proxy, Sidecar::of(last)?)));
+            sidecar::compose(composer, proxy, own, last);
+        }
     }
 }

@@ -7,11 +7,12 @@
 //! outside the mesh, and the routes to those.
 
 use std::cell::LazyCell;
+use std::sync::Arc;
 
 use legate_model::UpstreamType;
-use legate_proxycfg::Snapshot;
+use legate_proxycfg::{Proxy, Sidecar};
 
-use super::change::{Same, counterpart};
+use super::change::{SameProxy, counterpart};
 use super::egress::Egress;
 use super::transparent::Transparent;
 use super::upstream::UpstreamChange;
@@ -23,6 +24,7 @@ use crate::memo::Memo;
 use crate::names::{self, LEAF, LOCAL_APP, PUBLIC_LISTENER, ROOTS};
 use crate::part::{Made, UnitBuilder, made};
 use crate::rate_limit;
+use crate::rbac;
 use crate::resource_type::Type;
 use crate::route;
 use crate::secret;
@@ -40,40 +42,86 @@ const KEY_SERVERS: usize = 1;
 /// The index of the listener for captured traffic among the units of a set, if there is one.
 const OUTBOUND: usize = 2;
 
-/// The index of the first explicit upstream among the units of a set.
-fn first_upstream(snapshot: &Snapshot) -> usize {
-    OUTBOUND + usize::from(snapshot.implicit.is_some())
+/// A sidecar at one point in time.
+#[derive(Clone, Copy)]
+pub(super) struct View<'a> {
+    pub(super) proxy: &'a Proxy,
+    pub(super) own: &'a Sidecar,
 }
 
-pub(super) fn compose(composer: &mut Composer<'_>, snapshot: &Snapshot, last: Option<&Snapshot>) {
-    let same = last.map_or_else(Same::default, |last| Same::between(last, snapshot));
+impl View<'_> {
+    /// The index of the first explicit upstream among the units of a set.
+    fn first_upstream(self) -> usize {
+        OUTBOUND + usize::from(self.own.implicit.is_some())
+    }
+}
+
+/// The inputs that are the same as in the last snapshot.
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+struct Same {
+    proxy: SameProxy,
+    protocol: bool,
+    leaf: bool,
+    intentions: bool,
+    jwt_providers: bool,
+}
+
+impl Same {
+    fn between(last: View<'_>, now: View<'_>) -> Self {
+        let proxy = SameProxy::between(last.proxy, now.proxy);
+        let (last, now) = (last.own, now.own);
+        Self {
+            proxy,
+            protocol: last.protocol == now.protocol,
+            leaf: Arc::ptr_eq(&last.leaf, &now.leaf),
+            intentions: proxy.default_intention && Arc::ptr_eq(&last.intentions, &now.intentions),
+            jwt_providers: Arc::ptr_eq(&last.jwt_providers, &now.jwt_providers),
+        }
+    }
+
+    /// Whether all inputs are the same.
+    fn all(self) -> bool {
+        self.proxy.all() && self.protocol && self.leaf && self.intentions && self.jwt_providers
+    }
+}
+
+pub(super) fn compose(
+    composer: &mut Composer<'_>,
+    proxy: &Proxy,
+    own: &Sidecar,
+    last: Option<(&Proxy, &Sidecar)>,
+) {
+    let now = View { proxy, own };
+    let last = last.map(|(proxy, own)| View { proxy, own });
+    let same = last.map_or_else(Same::default, |last| Same::between(last, now));
     let settings: Settings<'_> = LazyCell::new(Box::new(|| {
         let mut warnings = Vec::new();
-        let settings = ProxySettings::read(&snapshot.instance, &mut warnings);
+        let settings = ProxySettings::read(&proxy.instance, &mut warnings);
         (settings, warnings)
     }));
-    own_side(composer, snapshot, same, &settings);
-    key_servers(composer, snapshot, same);
-    let mut explicit = explicit_upstreams(composer, snapshot, last, same, &settings);
+    own_side(composer, now, same, &settings);
+    key_servers(composer, own, same);
+    let mut explicit = explicit_upstreams(composer, now, last, same.proxy, &settings);
     let mut implicit = Vec::new();
-    if let Some(upstreams) = &snapshot.implicit {
+    if let Some(upstreams) = &own.implicit {
         let transparent = Transparent {
-            snapshot,
+            now,
             last,
-            same,
+            same: same.proxy,
             settings: &settings,
             implicit: upstreams,
         };
-        let first = last.map_or(0, |last| first_upstream(last) + last.upstreams.len());
+        let first = last.map_or(0, |last| last.first_upstream() + last.own.upstreams.len());
         implicit = transparent.upstreams(composer, first);
-        let last = last.filter(|last| last.implicit.is_some());
+        let last = last.filter(|last| last.own.implicit.is_some());
         let egress = Egress {
-            snapshot,
-            last: last.map(|last| &*last.destinations),
-            same,
+            proxy,
+            destinations: &own.destinations,
+            last: last.map(|last| &*last.own.destinations),
+            same: same.proxy,
             settings: &settings,
         };
-        let before = last.and_then(|last| last.implicit.as_ref());
+        let before = last.and_then(|last| last.own.implicit.as_ref());
         let outside = egress.units(composer, first + before.map_or(0, |before| before.0.len()));
         let upstreams = (&mut *explicit, &mut *implicit);
         composer.add(transparent.outbound(composer, OUTBOUND, upstreams, (&egress, &outside)));
@@ -86,22 +134,24 @@ pub(super) fn compose(composer: &mut Composer<'_>, snapshot: &Snapshot, last: Op
 
 fn explicit_upstreams<'a>(
     composer: &Composer<'a>,
-    snapshot: &Snapshot,
-    last: Option<&Snapshot>,
-    same: Same,
+    now: View<'_>,
+    last: Option<View<'_>>,
+    same: SameProxy,
     settings: &Settings<'_>,
 ) -> Vec<UnitBuilder<'a>> {
-    let mut units = Vec::with_capacity(snapshot.upstreams.len());
-    for (place, upstream) in snapshot.upstreams.iter().enumerate() {
-        let before = last.and_then(|last| counterpart(&last.upstreams, place, upstream));
-        let earlier = last.zip(before).map(|(last, at)| &last.upstreams[at]);
-        let change = UpstreamChange::new(snapshot, upstream, earlier, same);
-        let place = last.zip(before).map(|(last, at)| first_upstream(last) + at);
+    let mut units = Vec::with_capacity(now.own.upstreams.len());
+    for (place, upstream) in now.own.upstreams.iter().enumerate() {
+        let before = last.and_then(|last| counterpart(&last.own.upstreams, place, upstream));
+        let earlier = last.zip(before).map(|(last, at)| &last.own.upstreams[at]);
+        let change = UpstreamChange::new(now.proxy, upstream, earlier, same);
+        let place = last
+            .zip(before)
+            .map(|(last, at)| last.first_upstream() + at);
         let mut unit = composer.unit(place);
         let definition = &upstream.upstream;
         unit = match definition.destination_type {
             UpstreamType::Unset | UpstreamType::Service => {
-                unit.for_upstream(&names::extended(snapshot, definition))
+                unit.for_upstream(&names::extended(now.proxy, definition))
             }
             UpstreamType::PreparedQuery => unit.for_upstream(&definition.id().to_string()),
         };
@@ -111,9 +161,11 @@ fn explicit_upstreams<'a>(
     units
 }
 
-fn own_side(composer: &mut Composer<'_>, snapshot: &Snapshot, same: Same, settings: &Settings<'_>) {
+fn own_side(composer: &mut Composer<'_>, now: View<'_>, same: Same, settings: &Settings<'_>) {
     let memo = composer.memo;
-    let is_http = snapshot.protocol.is_http();
+    let View { proxy, own } = now;
+    let limits = proxy.instance.proxy.rate_limits.as_ref();
+    let is_http = own.protocol.is_http();
     let mut unit = composer.unit(Some(0));
     if same.all() && unit.is_sound() && unit.take_over() {
         composer.add(unit);
@@ -123,65 +175,73 @@ fn own_side(composer: &mut Composer<'_>, snapshot: &Snapshot, same: Same, settin
         Type::Secret,
         || LEAF.to_owned(),
         same.leaf,
-        |_| made(secret::leaf(memo, &snapshot.leaf)),
+        |_| made(secret::leaf(memo, &own.leaf)),
     );
     unit.part(
         Type::Secret,
         || ROOTS.to_owned(),
-        same.roots,
-        |_| made(secret::roots(memo, &snapshot.roots)),
+        same.proxy.roots,
+        |_| made(secret::roots(memo, &proxy.roots)),
     );
-    let unchanged = same.instance && same.protocol;
+    let unchanged = same.proxy.instance && same.protocol;
     unit.part(
         Type::Cluster,
         || LOCAL_APP.to_owned(),
         unchanged,
         |warnings| {
             warnings.clone_from(&settings.1);
-            warnings.extend(rate_limit::warning(snapshot, &settings.0));
-            made(cluster::local_app(memo, snapshot, &settings.0, warnings))
+            warnings.extend(rate_limit::warning(limits, own.protocol, &settings.0));
+            let instance = &proxy.instance;
+            made(cluster::local_app(
+                memo,
+                instance,
+                own.protocol,
+                &settings.0,
+                warnings,
+            ))
         },
     );
-    let rules = same.intentions && same.mesh_name && same.jwt_providers;
+    let rules = same.intentions && same.proxy.mesh_name && same.jwt_providers;
     let name = || PUBLIC_LISTENER.to_owned();
     // A listener that a user wrote contains its own routes and the rules for requests.
-    let is_written = settings::has_public_listener(&snapshot.instance);
+    let is_written = settings::has_public_listener(&proxy.instance);
     let has_routes = is_http && !is_written;
     let same_routes = unchanged && (rules || !has_routes);
     unit.part(Type::Routes, name, same_routes, |warnings| {
         if !has_routes {
             return Ok(None);
         }
-        made(route::public(memo, snapshot, &settings.0, warnings))
+        let access = rbac::Access::of_sidecar(proxy, own);
+        made(route::public(memo, access, limits, &settings.0, warnings))
     });
     let unguarded = unit.missing(ROUTES, PUBLIC_LISTENER).cloned();
     let access = rules || (has_routes && same.jwt_providers);
-    let unchanged = unchanged && same.mesh && access && !unit.troubled(ROUTES);
+    let unchanged = unchanged && same.proxy.mesh && access && !unit.troubled(ROUTES);
     unit.part(Type::Listener, name, unchanged, |warnings| {
         // The new listener would refuse all requests for lack of routes, while the previous one may
         // have some.
         match unguarded {
             Some(reason) => Err(reason),
             None => {
-                let listener = listener::public::listener(memo, snapshot, &settings.0, warnings);
+                let listener = listener::public::listener(memo, proxy, own, &settings.0, warnings);
                 made(listener)
             }
         }
     });
     unit.named_by_user(is_written);
     unit.outdated(!rules && !has_routes);
-    exposed_paths(&mut unit, memo, snapshot, same, settings);
+    exposed_paths(&mut unit, memo, now, same, settings);
     composer.add(unit);
 }
 
 /// Adds one part for every JWT provider whose keys are on a server. They are a separate unit,
 /// because their number varies.
-fn key_servers(composer: &mut Composer<'_>, snapshot: &Snapshot, same: Same) {
+fn key_servers(composer: &mut Composer<'_>, own: &Sidecar, same: Same) {
     let memo = composer.memo;
     let mut unit = composer.unit(Some(KEY_SERVERS));
-    if snapshot.protocol.is_http() {
+    if own.protocol.is_http() {
         let unchanged = same.jwt_providers && same.protocol;
-        for provider in snapshot.jwt_providers.values() {
+        for provider in own.jwt_providers.values() {
             let keys = provider.json_web_key_set.as_ref();
             let Some(remote) = keys.and_then(|keys| keys.remote.as_ref()) else {
                 continue;
@@ -201,26 +261,28 @@ fn key_servers(composer: &mut Composer<'_>, snapshot: &Snapshot, same: Same) {
 fn exposed_paths(
     unit: &mut UnitBuilder<'_>,
     memo: &Memo,
-    snapshot: &Snapshot,
+    now: View<'_>,
     same: Same,
     settings: &Settings<'_>,
 ) {
-    let unchanged = same.instance && same.protocol && same.node_address;
-    let path_http = LazyCell::new(|| exposed::path_http(snapshot));
-    let public = LazyCell::new(|| listener::public::listens_on(snapshot, &settings.0));
-    for path in &snapshot.instance.proxy.expose.paths {
+    let (proxy, protocol) = (now.proxy, now.own.protocol);
+    let instance = &proxy.instance;
+    let unchanged = same.proxy.instance && same.protocol && same.proxy.node_address;
+    let path_http = LazyCell::new(|| exposed::path_http(instance, protocol));
+    let public = LazyCell::new(|| listener::public::listens_on(instance, &settings.0));
+    for path in &instance.proxy.expose.paths {
         let port = path.local_path_port;
-        let own = exposed::own_cluster(snapshot, path);
+        let separate = exposed::own_cluster(instance, protocol, path);
         let place = unit.next_place();
         let name = || names::exposed_cluster(port);
         unit.part(Type::Cluster, name, unchanged, |_| {
-            let http = own.as_ref().and_then(|_| path_http.get(&port));
+            let http = separate.as_ref().and_then(|_| path_http.get(&port));
             http.map_or(Ok(None), |http| {
-                made(cluster::exposed(memo, snapshot, &settings.0, port, *http))
+                made(cluster::exposed(memo, instance, &settings.0, port, *http))
             })
         });
-        let (place, cluster) = match &own {
-            Some(own) => (place, own.as_str()),
+        let (place, cluster) = match &separate {
+            Some(cluster) => (place, cluster.as_str()),
             None => (APPLICATION, LOCAL_APP),
         };
         let unchanged = unchanged && !unit.troubled(place);
@@ -236,12 +298,12 @@ fn exposed_paths(
             }
             // As in Consul, these requests are not traced.
             let telemetry = &settings.0.telemetry.without_tracing();
-            let bind = listener::public::bind_to(snapshot, &settings.0, path.listener_port)?;
+            let bind = listener::public::bind_to(instance, &settings.0, path.listener_port)?;
             if public.as_ref() == Some(&bind) {
                 warnings.push(exposed::on_the_public_listener(path, &bind));
                 return Ok(None);
             }
-            let resource = exposed::listener(memo, path, cluster, &bind, telemetry, snapshot)?;
+            let resource = exposed::listener(memo, path, cluster, &bind, telemetry, proxy)?;
             let bind = Some(Box::new(bind));
             Ok(Some(Made { resource, bind }))
         });

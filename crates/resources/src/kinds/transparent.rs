@@ -12,11 +12,12 @@ use std::sync::Arc;
 
 use legate_model::{Mesh, Protocol, Upstream};
 use legate_proxycfg::{
-    DialledKind, ImplicitUpstream, ImplicitUpstreams, Snapshot, UpstreamSnapshot,
+    DialledKind, ImplicitUpstream, ImplicitUpstreams, Sidecar, UpstreamSnapshot,
 };
 
-use super::change::{Same, counterpart, is_of_same_tenancy, same_chain};
+use super::change::{SameProxy, counterpart, is_of_same_tenancy, same_chain};
 use super::egress::{Egress, Units};
+use super::sidecar::View;
 use super::upstream::UpstreamChange;
 use crate::cluster;
 use crate::composer::Composer;
@@ -32,16 +33,16 @@ use crate::upstream::{UpstreamPlan, UpstreamTarget};
 
 /// A proxy in transparent mode, and its last snapshot.
 pub(super) struct Transparent<'a, 's> {
-    pub(super) snapshot: &'a Snapshot,
-    pub(super) last: Option<&'a Snapshot>,
-    pub(super) same: Same,
+    pub(super) now: View<'a>,
+    pub(super) last: Option<View<'a>>,
+    pub(super) same: SameProxy,
     pub(super) settings: &'a Settings<'s>,
     pub(super) implicit: &'a ImplicitUpstreams,
 }
 
 impl<'a> Transparent<'a, '_> {
     fn last_implicit(&self) -> Option<&'a ImplicitUpstreams> {
-        self.last.and_then(|last| last.implicit.as_deref())
+        self.last.and_then(|last| last.own.implicit.as_deref())
     }
 
     /// The units of the implicit upstreams. `first` is the index of the first one in the last set.
@@ -54,7 +55,7 @@ impl<'a> Transparent<'a, '_> {
         let upstreams = self.implicit.0.iter().enumerate();
         let unit = |(place, implicit): (usize, &Arc<ImplicitUpstream>)| {
             let before = places.before(place, implicit);
-            let name = names::extended(self.snapshot, &implicit.upstream.upstream);
+            let name = names::extended(self.now.proxy, &implicit.upstream.upstream);
             let mut unit = composer
                 .unit(before.map(|at| first + at))
                 .for_upstream(&name);
@@ -75,12 +76,12 @@ impl<'a> Transparent<'a, '_> {
         earlier: Option<&Arc<ImplicitUpstream>>,
     ) {
         let upstream = &implicit.upstream;
-        let is_explicit = explicit(self.snapshot, upstream).is_some();
+        let is_explicit = explicit(self.now, upstream).is_some();
         let was_explicit = self.last.map(|last| explicit(last, upstream).is_some());
         let before = earlier.filter(|_| was_explicit == Some(is_explicit));
         let before = before.map(|earlier| &earlier.upstream);
-        let change = UpstreamChange::new(self.snapshot, upstream, before, self.same);
-        let plan = LazyCell::new(|| UpstreamPlan::new(self.snapshot, upstream));
+        let change = UpstreamChange::new(self.now.proxy, upstream, before, self.same);
+        let plan = LazyCell::new(|| UpstreamPlan::new(self.now.proxy, upstream));
         if !is_explicit {
             change.add_clusters(unit, composer.memo, self.settings, &plan);
             change.add_routes(unit, composer.memo, &plan);
@@ -93,7 +94,7 @@ impl<'a> Transparent<'a, '_> {
         let unchanged = change.is_dialled_alike()
             && earlier.is_some_and(|earlier| is_instance(earlier) == directly);
         let name = || {
-            let sni = names::upstream_sni(self.snapshot, &upstream.upstream);
+            let sni = names::upstream_sni(self.now.proxy, &upstream.upstream);
             names::passthrough_cluster(&sni)
         };
         unit.part(Type::Cluster, name, unchanged, |warnings| {
@@ -103,7 +104,7 @@ impl<'a> Transparent<'a, '_> {
             if !directly {
                 return Ok(None);
             }
-            let tls = TlsSettings::outgoing((*self.snapshot.mesh).as_ref())?;
+            let tls = TlsSettings::outgoing((*self.now.proxy.mesh).as_ref())?;
             made(cluster::passthrough(composer.memo, &plan, &tls))
         });
     }
@@ -120,7 +121,7 @@ impl<'a> Transparent<'a, '_> {
         let memo = composer.memo;
         let before = self.last_implicit().map(|_| place);
         let mut unit = composer.unit(before);
-        let only_mesh = (*self.snapshot.mesh)
+        let only_mesh = (*self.now.proxy.mesh)
             .as_ref()
             .is_some_and(is_destinations_only);
         let name = || ORIGINAL_DESTINATION.to_owned();
@@ -137,7 +138,7 @@ impl<'a> Transparent<'a, '_> {
                 .is_some_and(|last| same_chains(last, self.implicit))
             && self
                 .last
-                .is_some_and(|last| same_explicit(last, self.snapshot))
+                .is_some_and(|last| same_explicit(last.own, self.now.own))
             && egress.0.is_reached_alike()
             && !egress.1.have_trouble()
             && !units.any(|unit| unit.has_trouble(Type::Cluster) || unit.has_trouble(Type::Routes));
@@ -148,20 +149,18 @@ impl<'a> Transparent<'a, '_> {
             for (place, implicit) in self.implicit.0.iter().enumerate() {
                 let own = &owners[place];
                 let upstream = &implicit.upstream;
-                chains.extend(chain(&own.service, || {
-                    match explicit(self.snapshot, upstream) {
-                        Some(at) => self.to_explicit(memo, at, &mut explicit_units[at]),
-                        None => {
-                            let last = || self.last_of(implicit);
-                            self.to_service(memo, upstream, &mut implicit_units[place], last)
-                        }
+                chains.extend(chain(&own.service, || match explicit(self.now, upstream) {
+                    Some(at) => self.to_explicit(memo, at, &mut explicit_units[at]),
+                    None => {
+                        let last = || self.last_of(implicit);
+                        self.to_service(memo, upstream, &mut implicit_units[place], last)
                     }
                 }));
                 chains.extend(chain(&own.instances, || self.to_instances(upstream)));
             }
             let in_mesh = owners.iter().flat_map(outbound::Own::all).collect();
             chains.extend(egress.0.chains(egress.1, &in_mesh, warnings));
-            let bind = outbound::bind(&self.snapshot.instance)?;
+            let bind = outbound::bind(&self.now.proxy.instance)?;
             let resource = outbound::listener(memo, &bind, &chains, !only_mesh, &self.settings.0)?;
             let bind = Some(Box::new(bind));
             Ok(resource.map(|resource| Made { resource, bind }))
@@ -177,9 +176,9 @@ impl<'a> Transparent<'a, '_> {
     }
 
     fn to_explicit(&self, memo: &Memo, at: usize, unit: &mut UnitBuilder<'_>) -> Chain<'static> {
-        let upstream = &self.snapshot.upstreams[at];
+        let upstream = &self.now.own.upstreams[at];
         let last = || {
-            let last = &self.last?.upstreams;
+            let last = &self.last?.own.upstreams;
             counterpart(last, at, upstream).map(|at| &last[at])
         };
         self.to_service(memo, upstream, unit, last)
@@ -193,14 +192,14 @@ impl<'a> Transparent<'a, '_> {
         unit: &mut UnitBuilder<'_>,
         last: impl FnOnce() -> Option<&'a UpstreamSnapshot>,
     ) -> Chain<'static> {
-        let plan = UpstreamPlan::new(self.snapshot, upstream);
+        let plan = UpstreamPlan::new(self.now.proxy, upstream);
         let kinds = [Type::Cluster, Type::Routes];
         let is_lacking = kinds.into_iter().any(|kind| unit.lacking(kind).is_some());
         let target = match plan.target(memo) {
             Ok(target) if !is_lacking => Some((plan.protocol(), target)),
             _ => unit
                 .keep_target(|| {
-                    let last = UpstreamPlan::new(self.last?, last()?);
+                    let last = UpstreamPlan::new(self.last?.proxy, last()?);
                     Some((last.protocol(), last.target(memo).ok()?))
                 })
                 .cloned(),
@@ -224,7 +223,7 @@ impl<'a> Transparent<'a, '_> {
     }
 
     fn to_instances(&self, upstream: &UpstreamSnapshot) -> Chain<'static> {
-        let sni = names::upstream_sni(self.snapshot, &upstream.upstream);
+        let sni = names::upstream_sni(self.now.proxy, &upstream.upstream);
         Chain {
             target: UpstreamTarget::Cluster(names::passthrough_cluster(&sni)),
             ..self.named(upstream)
@@ -233,7 +232,7 @@ impl<'a> Transparent<'a, '_> {
 
     fn named(&self, upstream: &UpstreamSnapshot) -> Chain<'static> {
         Chain {
-            filter: names::upstream_filter(self.snapshot, &upstream.upstream),
+            filter: names::upstream_filter(self.now.proxy, &upstream.upstream),
             id: upstream.upstream.id().to_string(),
             target: UpstreamTarget::Cluster(String::new()),
             protocol: Protocol::Tcp,
@@ -268,11 +267,11 @@ fn full_name(upstream: &Upstream) -> FullName<'_> {
 }
 
 /// The index of the first explicit upstream of the same service.
-fn explicit(snapshot: &Snapshot, upstream: &UpstreamSnapshot) -> Option<usize> {
+fn explicit(of: View<'_>, upstream: &UpstreamSnapshot) -> Option<usize> {
     let implicit = &upstream.upstream;
-    let mut all = snapshot.upstreams.iter().map(|one| &one.upstream);
+    let mut all = of.own.upstreams.iter().map(|one| &one.upstream);
     all.position(|one| {
-        let own = names::datacenter(snapshot, one).eq_ignore_ascii_case(&snapshot.datacenter);
+        let own = names::datacenter(of.proxy, one).eq_ignore_ascii_case(&of.proxy.datacenter);
         let is_service = one.destination_type.is_service();
         own && is_service
             && one.destination_peer.is_empty()
@@ -293,7 +292,7 @@ fn same_chains(last: &ImplicitUpstreams, now: &ImplicitUpstreams) -> bool {
             })
 }
 
-fn same_explicit(last: &Snapshot, now: &Snapshot) -> bool {
+fn same_explicit(last: &Sidecar, now: &Sidecar) -> bool {
     let pairs = || std::iter::zip(&last.upstreams, &now.upstreams);
     last.upstreams.len() == now.upstreams.len() && pairs().all(|(a, b)| same_chain(a, b))
 }

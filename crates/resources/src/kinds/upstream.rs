@@ -4,9 +4,9 @@
 use std::cell::{LazyCell, OnceCell};
 use std::sync::Arc;
 
-use legate_proxycfg::{ResolvedChain, Snapshot, UpstreamSnapshot};
+use legate_proxycfg::{Proxy, ResolvedChain, UpstreamSnapshot};
 
-use super::change::{Same, same_chain};
+use super::change::{SameProxy, same_chain};
 use crate::chain_route;
 use crate::cluster;
 use crate::endpoint;
@@ -20,10 +20,10 @@ use crate::upstream::{self, ClusterKind, UpstreamPlan, UpstreamTarget};
 
 /// One upstream, and its last state.
 pub(super) struct UpstreamChange<'a> {
-    snapshot: &'a Snapshot,
+    proxy: &'a Proxy,
     upstream: &'a UpstreamSnapshot,
     earlier: Option<&'a UpstreamSnapshot>,
-    same: Same,
+    same: SameProxy,
     compared_ends: OnceCell<bool>,
 }
 
@@ -34,13 +34,13 @@ impl<'a> UpstreamChange<'a> {
     /// `same` are the unchanged inputs of the proxy, and `earlier` is the upstream in the last
     /// snapshot.
     pub(super) fn new(
-        snapshot: &'a Snapshot,
+        proxy: &'a Proxy,
         upstream: &'a UpstreamSnapshot,
         earlier: Option<&'a UpstreamSnapshot>,
-        same: Same,
+        same: SameProxy,
     ) -> Self {
         Self {
-            snapshot,
+            proxy,
             upstream,
             earlier,
             same,
@@ -90,7 +90,7 @@ impl<'a> UpstreamChange<'a> {
         if self.is_as_it_was() && unit.take_over() {
             return;
         }
-        let plan = LazyCell::new(|| UpstreamPlan::new(self.snapshot, self.upstream));
+        let plan = LazyCell::new(|| UpstreamPlan::new(self.proxy, self.upstream));
         self.add_clusters(unit, memo, settings, &plan);
         self.add_routes(unit, memo, &plan);
         self.add_listener(unit, memo, settings, &plan);
@@ -111,7 +111,7 @@ impl<'a> UpstreamChange<'a> {
         for cluster in upstream::clusters(memo, self.upstream) {
             let name = || cluster.name.clone();
             unit.part(Type::Cluster, name, is_dialled_alike, |_| {
-                let tls = TlsSettings::outgoing((*self.snapshot.mesh).as_ref())?;
+                let tls = TlsSettings::outgoing((*self.proxy.mesh).as_ref())?;
                 let fetch_timeout = settings.0.fetch_timeout;
                 made(cluster::upstream(memo, plan, &cluster, &tls, fetch_timeout))
             });
@@ -124,7 +124,7 @@ impl<'a> UpstreamChange<'a> {
             };
             let before = self.earlier.and_then(|last| of(&last.resolved));
             let same = before.is_some_and(|before| Arc::ptr_eq(before, instances));
-            let near = endpoint::near(&self.snapshot.instance, target);
+            let near = endpoint::near(&self.proxy.instance, target);
             let unchanged = ends_alike && same && self.same.locality;
             unit.part(Type::Endpoints, name, unchanged, |warnings| {
                 made(endpoint::assignment(
@@ -168,7 +168,7 @@ impl<'a> UpstreamChange<'a> {
                 if let Some(reason) = nowhere {
                     return Err(reason);
                 }
-                let mesh = (*self.snapshot.mesh).as_ref();
+                let mesh = (*self.proxy.mesh).as_ref();
                 let validate = mesh.is_some_and(|mesh| mesh.validate_clusters);
                 made(chain_route::routes(memo, &name, chain, validate))
             },

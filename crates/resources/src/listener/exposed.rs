@@ -11,8 +11,8 @@ use std::sync::Arc;
 use envoy_types::pb::envoy::config::core::v3::{CidrRange, TrafficDirection};
 use envoy_types::pb::envoy::config::listener::v3::{FilterChain, FilterChainMatch, Listener};
 use envoy_types::pb::google::protobuf::UInt32Value;
-use legate_model::{ExposePath, Protocol};
-use legate_proxycfg::Snapshot;
+use legate_model::{ExposePath, Protocol, ServiceInstance};
+use legate_proxycfg::Proxy;
 
 use crate::encode::{self, EncodedResource};
 use crate::error::GenerateError;
@@ -32,10 +32,10 @@ pub(crate) enum PathHttp {
 }
 
 /// The HTTP versions of the exposed paths, by application port.
-pub(crate) fn path_http(snapshot: &Snapshot) -> HashMap<u16, PathHttp> {
+pub(crate) fn path_http(instance: &ServiceInstance, speaks: Protocol) -> HashMap<u16, PathHttp> {
     let mut all = HashMap::new();
-    let exposed = snapshot.instance.proxy.expose.paths.iter();
-    for path in exposed.filter(|path| !goes_to_application(snapshot, path)) {
+    let exposed = instance.proxy.expose.paths.iter();
+    for path in exposed.filter(|path| !goes_to_application(instance, speaks, path)) {
         let one = match protocol(path) {
             Protocol::Http2 => PathHttp::Http2,
             _ => PathHttp::Http1,
@@ -59,17 +59,21 @@ fn protocol(path: &ExposePath) -> Protocol {
     }
 }
 
-/// Whether a path uses the application's cluster: it is on the application's port, and the cluster
+/// Whether a path uses the cluster of the application, which speaks `speaks`: it is on the application's port, and the cluster
 /// supports its HTTP version. Consul also sends HTTP/2 there if the application is registered with
 /// another protocol, which fails for gRPC health checks.
-fn goes_to_application(snapshot: &Snapshot, path: &ExposePath) -> bool {
-    path.local_path_port == snapshot.instance.proxy.local_service_port
-        && (protocol(path) != Protocol::Http2 || snapshot.protocol.is_http2())
+fn goes_to_application(instance: &ServiceInstance, speaks: Protocol, path: &ExposePath) -> bool {
+    path.local_path_port == instance.proxy.local_service_port
+        && (protocol(path) != Protocol::Http2 || speaks.is_http2())
 }
 
 /// The cluster of a path, `None` if it uses the application's.
-pub(crate) fn own_cluster(snapshot: &Snapshot, path: &ExposePath) -> Option<String> {
-    let own = !goes_to_application(snapshot, path);
+pub(crate) fn own_cluster(
+    instance: &ServiceInstance,
+    speaks: Protocol,
+    path: &ExposePath,
+) -> Option<String> {
+    let own = !goes_to_application(instance, speaks, path);
     own.then(|| names::exposed_cluster(path.local_path_port))
 }
 
@@ -91,7 +95,7 @@ pub(crate) fn listener(
     cluster: &str,
     bind: &Bind,
     telemetry: &Telemetry,
-    snapshot: &Snapshot,
+    proxy: &Proxy,
 ) -> Result<Arc<EncodedResource>, GenerateError> {
     let input = Input {
         path: &path.path,
@@ -100,7 +104,7 @@ pub(crate) fn listener(
         bind,
         telemetry,
         callers: match path.parsed_from_check {
-            true => machine(bind, snapshot),
+            true => machine(bind, proxy),
             false => Vec::new(),
         },
     };
@@ -115,15 +119,15 @@ pub(crate) fn listener(
 
 /// The addresses of an agent's machine, including its registered address. Envoy refuses IPv6 ranges
 /// on machines without IPv6.
-fn machine(bind: &Bind, snapshot: &Snapshot) -> Vec<CidrRange> {
+fn machine(bind: &Bind, proxy: &Proxy) -> Vec<CidrRange> {
     let range = |address: IpAddr, length: u32| CidrRange {
         address_prefix: address.to_string(),
         prefix_len: Some(UInt32Value { value: length }),
     };
     let is_v6 =
-        snapshot.agent_ipv6 || matches!(bind, Bind::Socket { address, .. } if address.is_ipv6());
+        proxy.agent_ipv6 || matches!(bind, Bind::Socket { address, .. } if address.is_ipv6());
     let mut ranges = vec![range(Ipv4Addr::new(127, 0, 0, 0).into(), 8)];
-    if let Ok(agent) = snapshot.node_address.parse::<IpAddr>() {
+    if let Ok(agent) = proxy.node_address.parse::<IpAddr>() {
         ranges.push(range(agent, if agent.is_ipv4() { 32 } else { 128 }));
     }
     ranges.extend(is_v6.then(|| range(Ipv6Addr::LOCALHOST.into(), 128)));

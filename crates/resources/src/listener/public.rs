@@ -26,8 +26,10 @@ use envoy_types::pb::envoy::extensions::filters::network::http_connection_manage
 };
 use envoy_types::pb::envoy::r#type::matcher::v3::{RegexMatchAndSubstitute, RegexMatcher};
 use envoy_types::pb::google::protobuf::{Any, BoolValue, UInt32Value, UInt64Value};
-use legate_model::{ConnectProxy, InstanceRateLimits, MutualTlsMode, Protocol, ProxyMode};
-use legate_proxycfg::Snapshot;
+use legate_model::{
+    ConnectProxy, InstanceRateLimits, MutualTlsMode, Protocol, ProxyMode, ServiceInstance,
+};
+use legate_proxycfg::{Proxy, Sidecar};
 
 use crate::custom;
 use crate::duration::proto_duration;
@@ -106,38 +108,41 @@ struct Input<'a> {
 /// The public listener.
 pub(crate) fn listener(
     memo: &Memo,
-    snapshot: &Snapshot,
+    proxy: &Proxy,
+    sidecar: &Sidecar,
     settings: &ProxySettings,
     warnings: &mut Vec<String>,
 ) -> Result<Arc<EncodedResource>, GenerateError> {
-    let mesh = (*snapshot.mesh).as_ref();
+    let mesh = (*proxy.mesh).as_ref();
     if let Some(text) = &settings.public_listener {
-        return written(memo, snapshot, text, warnings);
+        return written(memo, proxy, sidecar, text, warnings);
     }
-    let bind = bind(snapshot, settings)?;
+    let bind = bind(&proxy.instance, settings)?;
     let sanitize = mesh
         .and_then(|mesh| mesh.http.as_ref())
         .is_some_and(|http| http.sanitize_x_forwarded_client_cert);
-    let access = if snapshot.protocol.is_http() {
+    let access = if sidecar.protocol.is_http() {
         Access::Requests {
             fetch_timeout: settings.fetch_timeout,
-            tokens: jwt::filter(&snapshot.jwt_providers)?,
+            tokens: jwt::filter(&sidecar.jwt_providers)?,
         }
     } else {
-        Access::Connections(rbac::connections(snapshot, warnings)?)
+        Access::Connections(
+            rbac::Access::of_sidecar(proxy, sidecar).connections(sidecar.protocol, warnings)?,
+        )
     };
     let input = Input {
         name: &format!("{PUBLIC_LISTENER}:{}", bind.suffix()),
         bind,
-        protocol: snapshot.protocol,
+        protocol: sidecar.protocol,
         access,
         tls: TlsSettings::incoming(mesh)?,
         max_connections: settings.max_inbound_connections,
         exact_balance: settings.balance_inbound,
-        forward_caller: !sanitize && snapshot.protocol != Protocol::Grpc,
+        forward_caller: !sanitize && sidecar.protocol != Protocol::Grpc,
         normalization: Normalization::read(mesh)?,
-        open_port: open_port(&snapshot.instance.proxy),
-        rate_limits: snapshot.instance.proxy.rate_limits.as_ref(),
+        open_port: open_port(&proxy.instance.proxy),
+        rate_limits: proxy.instance.proxy.rate_limits.as_ref(),
         telemetry: &settings.telemetry,
     };
     memo.get(&input, |input| {
@@ -163,29 +168,31 @@ struct Written<'a> {
 /// A listener that a user wrote, with TLS and the access rules added.
 fn written(
     memo: &Memo,
-    snapshot: &Snapshot,
+    proxy: &Proxy,
+    sidecar: &Sidecar,
     text: &str,
     warnings: &mut Vec<String>,
 ) -> Result<Arc<EncodedResource>, GenerateError> {
-    let mesh = (*snapshot.mesh).as_ref();
-    let requests = match snapshot.protocol.is_http() {
+    let mesh = (*proxy.mesh).as_ref();
+    let access = rbac::Access::of_sidecar(proxy, sidecar);
+    let requests = match sidecar.protocol.is_http() {
         true => {
-            let tokens = jwt::filter(&snapshot.jwt_providers)?;
+            let tokens = jwt::filter(&sidecar.jwt_providers)?;
             let tokens = tokens.map(|config| (JWT_AUTHN, config));
-            let rules = (INTENTIONS, rbac::filter(snapshot, warnings)?);
+            let rules = (INTENTIONS, access.filter(warnings)?);
             Some(tokens.into_iter().chain([rules]).collect())
         }
         false => None,
     };
     let mut about_connections = Vec::new();
-    let connections = rbac::connections(snapshot, &mut about_connections)?;
+    let connections = access.connections(sidecar.protocol, &mut about_connections)?;
     // With rules for requests these apply only to chains without a connection manager.
     if requests.is_none() {
         warnings.append(&mut about_connections);
     }
     let input = Written {
         text,
-        protocol: snapshot.protocol,
+        protocol: sidecar.protocol,
         connections,
         requests,
         normalization: Normalization::read(mesh)?,
@@ -223,30 +230,29 @@ fn open_port(proxy: &ConnectProxy) -> Option<u16> {
 }
 
 /// The public listener's address, whoever wrote the listener; `None` if it is unknown.
-pub(crate) fn listens_on(snapshot: &Snapshot, settings: &ProxySettings) -> Option<Bind> {
+pub(crate) fn listens_on(instance: &ServiceInstance, settings: &ProxySettings) -> Option<Bind> {
     let Some(text) = &settings.public_listener else {
-        return bind(snapshot, settings).ok();
+        return bind(instance, settings).ok();
     };
     let listener: Listener = custom::read(PUBLIC_LISTENER_JSON, text).ok()?;
     Bind::of(listener.address.as_ref()?)
 }
 
 /// The address of a public listener that no user wrote.
-fn bind(snapshot: &Snapshot, settings: &ProxySettings) -> Result<Bind, GenerateError> {
-    let port = settings.bind_port.unwrap_or(snapshot.instance.port);
+fn bind(instance: &ServiceInstance, settings: &ProxySettings) -> Result<Bind, GenerateError> {
+    let port = settings.bind_port.unwrap_or(instance.port);
     if port == 0 {
         return Err(GenerateError::NoPort);
     }
-    bind_to(snapshot, settings, port)
+    bind_to(instance, settings, port)
 }
 
 /// The address at which others reach the proxy, with a port.
 pub(crate) fn bind_to(
-    snapshot: &Snapshot,
+    instance: &ServiceInstance,
     settings: &ProxySettings,
     port: u16,
 ) -> Result<Bind, GenerateError> {
-    let instance = &snapshot.instance;
     let (setting, address) = match &settings.bind_address {
         Some(address) => ("bind_address in Proxy.Config", address.as_str()),
         None => (

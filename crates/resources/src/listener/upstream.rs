@@ -48,7 +48,7 @@ pub(crate) fn listener(
     let definition = &plan.upstream.upstream;
     let input = Input {
         id: &plan.id,
-        filter: names::upstream_filter(plan.snapshot, definition),
+        filter: names::upstream_filter(plan.proxy, definition),
         target: plan.target(memo)?,
         bind: bind.clone(),
         protocol: plan.protocol(),

@@ -8,17 +8,16 @@ use std::time::Duration;
 use legate_intentions::Action;
 use legate_model::{Protocol, TrustDomain};
 use legate_proxycfg::{
-    Destination, Destinations, DialledKind, ImplicitUpstream, ImplicitUpstreams, Snapshot,
-    UpstreamSnapshot,
+    Destination, Destinations, DialledKind, ImplicitUpstream, ImplicitUpstreams, UpstreamSnapshot,
 };
-use legate_resources::{Generator, ResourceSet};
+use legate_resources::ResourceSet;
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
 use crate::describe::type_urls;
 use crate::support::{
-    chained, connect_within, customise, edit_chain, instance, intentions, leaf, mesh, roots,
-    set_instances, sidecar, upstream, web,
+    Generator, Web, chained, connect_within, customise, edit_chain, instance, intentions, leaf,
+    mesh, roots, set_instances, sidecar, upstream, web,
 };
 
 /// A change. Numbers select one of a few values, so that a value can also return as another `Arc`.
@@ -178,7 +177,7 @@ fn registered(form: u8) -> Value {
     }
 }
 
-fn apply(snapshot: &mut Snapshot, change: &Change) {
+fn apply(snapshot: &mut Web, change: &Change) {
     let upstreams = &mut snapshot.upstreams;
     let at = |place: u8| usize::from(place) % upstreams.len().max(1);
     match change {

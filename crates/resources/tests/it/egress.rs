@@ -3,12 +3,12 @@
 use std::sync::Arc;
 
 use legate_model::Protocol;
-use legate_proxycfg::{Destination, Destinations, Snapshot};
-use legate_resources::{Generator, ResourceSet};
+use legate_proxycfg::{Destination, Destinations};
+use legate_resources::ResourceSet;
 use serde_json::json;
 
 use crate::describe::{one, type_urls};
-use crate::support::{instance, made};
+use crate::support::{Generator, Web, instance, made};
 use crate::transparent::{captured, outbound, two};
 
 fn destination(name: &str, protocol: Protocol, addresses: &[&str], port: u16) -> Arc<Destination> {
@@ -22,8 +22,8 @@ fn destination(name: &str, protocol: Protocol, addresses: &[&str], port: u16) ->
 }
 
 /// A proxy that may call two services in the mesh and these services outside.
-fn outside(all: Vec<Arc<Destination>>) -> Snapshot {
-    Snapshot {
+fn outside(all: Vec<Arc<Destination>>) -> Web {
+    Web {
         destinations: Arc::new(Destinations(all)),
         ..captured(json!({}), two())
     }

@@ -6,17 +6,16 @@ use std::sync::Arc;
 use legate_envoy_json::encode;
 use legate_intentions::Action;
 use legate_model::Protocol;
-use legate_proxycfg::Snapshot;
-use legate_resources::{Generator, ResourceSet};
+use legate_resources::ResourceSet;
 use serde_json::{Value, json};
 
 use crate::describe::type_urls;
-use crate::support::{api, intentions, made, sidecar, upstream, web};
+use crate::support::{Generator, Web, api, intentions, made, sidecar, upstream, web};
 
 /// `web` with this protocol, the upstreams `api` and `authz`, and these extensions.
-fn with(protocol: Protocol, extensions: Value) -> Snapshot {
+fn with(protocol: Protocol, extensions: Value) -> Web {
     let authz = json!({"DestinationName": "authz", "LocalBindPort": 9192});
-    Snapshot {
+    Web {
         protocol,
         instance: sidecar(json!({"LocalServicePort": 8080, "EnvoyExtensions": extensions})),
         upstreams: vec![api(protocol), upstream(authz, Protocol::Grpc, Vec::new())],
@@ -387,7 +386,7 @@ fn proxies_share_extended_resources() {
 }
 
 /// Makes the next snapshot as a stream does.
-fn then(generator: &Generator, before: (&Snapshot, &ResourceSet), now: &Snapshot) -> ResourceSet {
+fn then(generator: &Generator, before: (&Web, &ResourceSet), now: &Web) -> ResourceSet {
     generator.generate(now, Some(before))
 }
 
@@ -402,7 +401,7 @@ fn a_change_of_extensions_can_be_reverted() {
         json!([authz, lua("outbound")]),
         json!([]),
     ];
-    let mut last: Option<(Snapshot, ResourceSet)> = None;
+    let mut last: Option<(Web, ResourceSet)> = None;
     for extensions in steps {
         let now = with(Protocol::Http, extensions.clone());
         let fresh = Generator::new().generate(&now, None);
@@ -444,7 +443,7 @@ fn a_required_extension_that_fails_does_not_keep_old_rules() {
         let patches = json!({"Patches": patches});
         let good = with(protocol, json!([]));
         let bad = with(protocol, json!([required("property-override", patches)]));
-        let denied = Snapshot {
+        let denied = Web {
             default_intention: Action::Allow,
             intentions: intentions(&[("shop", json!("deny"))]),
             ..bad

@@ -4,21 +4,20 @@ use std::time::Duration;
 
 use legate_intentions::Action;
 use legate_model::{CheckStatus, Protocol};
-use legate_proxycfg::Snapshot;
 use serde_json::json;
 
 use crate::describe::{describe, one, type_urls};
 use crate::support::{
-    api, connect_within, customise, instance, intentions, made, mesh, sidecar, upstream, web,
+    Web, api, connect_within, customise, instance, intentions, made, mesh, sidecar, upstream, web,
     weighted,
 };
 
-fn all(snapshot: &Snapshot) -> String {
+fn all(snapshot: &Web) -> String {
     describe(&made(snapshot))
 }
 
 /// Only the public listener and its routes.
-pub(crate) fn public_listener(snapshot: &Snapshot) -> String {
+pub(crate) fn public_listener(snapshot: &Web) -> String {
     let set = made(snapshot);
     let [_, _, listeners, routes, _] = type_urls();
     let (_, listener) = set
@@ -34,7 +33,7 @@ pub(crate) fn public_listener(snapshot: &Snapshot) -> String {
 }
 
 /// All resources of upstreams.
-pub(crate) fn upstreams(snapshot: &Snapshot) -> String {
+pub(crate) fn upstreams(snapshot: &Web) -> String {
     let set = made(snapshot);
     let mut out = String::new();
     for type_url in type_urls() {
@@ -54,7 +53,7 @@ pub(crate) fn upstreams(snapshot: &Snapshot) -> String {
 
 #[test]
 fn tcp_refused_by_default_with_one_allowed() {
-    let snapshot = Snapshot {
+    let snapshot = Web {
         intentions: intentions(&[("shop", json!("allow")), ("*", json!("deny"))]),
         upstreams: vec![api(Protocol::Tcp)],
         ..web()
@@ -78,7 +77,7 @@ fn http_with_permissions() {
         }},
         {"Action": "allow", "HTTP": {"PathExact": "/health"}},
     ]);
-    let snapshot = Snapshot {
+    let snapshot = Web {
         protocol: Protocol::Http,
         intentions: intentions(&[
             ("shop", permissions),
@@ -98,7 +97,7 @@ fn http_with_permissions() {
 fn tcp_cannot_see_requests_so_permissions_refuse() {
     let permissions = json!([{"Action": "allow", "HTTP": {"PathExact": "/"}}]);
     let list = intentions(&[("shop", permissions), ("*", json!("allow"))]);
-    let snapshot = Snapshot {
+    let snapshot = Web {
         intentions: list,
         ..web()
     };
@@ -107,7 +106,7 @@ fn tcp_cannot_see_requests_so_permissions_refuse() {
 
 #[test]
 fn allowed_by_default_with_one_denied() {
-    let snapshot = Snapshot {
+    let snapshot = Web {
         default_intention: Action::Allow,
         intentions: intentions(&[("shop", json!("deny"))]),
         ..web()
@@ -122,7 +121,7 @@ fn nothing_said_and_refused_by_default() {
 
 #[test]
 fn grpc_with_limits_and_timeouts() {
-    let snapshot = Snapshot {
+    let snapshot = Web {
         protocol: Protocol::Grpc,
         instance: sidecar(json!({
             "LocalServicePort": 8080,
@@ -139,7 +138,7 @@ fn grpc_with_limits_and_timeouts() {
 
 #[test]
 fn tcp_with_a_connection_limit() {
-    let snapshot = Snapshot {
+    let snapshot = Web {
         instance: sidecar(json!({
             "LocalServiceSocketPath": "/run/web.sock",
             "Config": {"max_inbound_connections": 3},
@@ -168,7 +167,7 @@ fn two_upstreams_that_speak_differently() {
     );
     connect_within(&mut slow, Duration::from_millis(1234));
     customise(&mut slow, Some("0badcafe"));
-    let snapshot = Snapshot {
+    let snapshot = Web {
         upstreams: vec![api(Protocol::Grpc), slow],
         ..web()
     };
@@ -178,7 +177,7 @@ fn two_upstreams_that_speak_differently() {
 #[test]
 fn an_http_upstream_in_another_datacenter() {
     let definition = json!({"DestinationName": "api", "LocalBindPort": 9191, "Datacenter": "dc2"});
-    let snapshot = Snapshot {
+    let snapshot = Web {
         upstreams: vec![upstream(definition, Protocol::Http, Vec::new())],
         ..web()
     };
@@ -188,7 +187,7 @@ fn an_http_upstream_in_another_datacenter() {
 #[test]
 fn an_upstream_without_instances_gets_empty_endpoints() {
     let none = json!({"DestinationName": "api", "LocalBindPort": 9191});
-    let snapshot = Snapshot {
+    let snapshot = Web {
         upstreams: vec![upstream(none, Protocol::Tcp, Vec::new())],
         ..web()
     };
@@ -215,7 +214,7 @@ fn health_and_weights() {
         weighted("10.0.2.8", 0, &[], (1, 1)),
     ];
     let definition = json!({"DestinationName": "api", "LocalBindPort": 9191});
-    let snapshot = Snapshot {
+    let snapshot = Web {
         upstreams: vec![upstream(definition, Protocol::Tcp, instances)],
         ..web()
     };
@@ -231,7 +230,7 @@ fn an_upstream_on_a_unix_socket() {
         "DestinationName": "api", "LocalBindSocketPath": "/run/api.sock",
         "LocalBindSocketMode": "0640",
     });
-    let snapshot = Snapshot {
+    let snapshot = Web {
         upstreams: vec![upstream(definition, Protocol::Tcp, Vec::new())],
         ..web()
     };
@@ -240,7 +239,7 @@ fn an_upstream_on_a_unix_socket() {
 
 #[test]
 fn the_mesh_sets_tls_and_http() {
-    let snapshot = Snapshot {
+    let snapshot = Web {
         protocol: Protocol::Http2,
         mesh: mesh(json!({
             "TLS": {
@@ -289,7 +288,7 @@ fn exposed_paths() {
             http2(20402, health, 9103),
         ]},
     });
-    let snapshot = Snapshot {
+    let snapshot = Web {
         instance: sidecar(proxy),
         ..web()
     };

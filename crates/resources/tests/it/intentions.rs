@@ -14,20 +14,19 @@ use envoy_types::pb::envoy::extensions::filters::network::http_connection_manage
 use envoy_types::pb::google::protobuf::Any;
 use legate_intentions::Action;
 use legate_model::{Intention, Protocol};
-use legate_proxycfg::Snapshot;
-use legate_resources::{EncodedResource, Generator, ResourceSet};
+use legate_resources::{EncodedResource, ResourceSet};
 use prost::{Message, Name};
 use serde_json::{Value, json};
 
 use crate::describe::type_urls;
-use crate::support::{api, intentions, made, sidecar, web};
+use crate::support::{Generator, Web, api, intentions, made, sidecar, web};
 
 const HTTP: [Protocol; 3] = [Protocol::Http, Protocol::Http2, Protocol::Grpc];
 const DEFAULTS: [Action; 2] = [Action::Allow, Action::Deny];
 const FILTER: &str = "envoy.filters.http.rbac";
 
-fn speaks(protocol: Protocol) -> Snapshot {
-    Snapshot {
+fn speaks(protocol: Protocol) -> Web {
+    Web {
         protocol,
         upstreams: vec![api(Protocol::Http)],
         ..web()
@@ -106,7 +105,7 @@ fn a_changed_intention_of_an_http_service_changes_its_routes_only() {
             let generator = Generator::new();
             let mut seen = Vec::new();
             for intentions in changes() {
-                let snapshot = Snapshot {
+                let snapshot = Web {
                     intentions,
                     default_intention,
                     ..speaks(protocol)
@@ -129,7 +128,7 @@ fn timeouts_of_an_http_service_change_its_routes_only() {
     let generator = Generator::new();
     let before = generator.generate(&speaks(Protocol::Http), None);
     for setting in ["local_request_timeout_ms", "local_idle_timeout_ms"] {
-        let snapshot = Snapshot {
+        let snapshot = Web {
             instance: sidecar(json!({"LocalServicePort": 8080, "Config": {setting: 700}})),
             ..speaks(Protocol::Http)
         };
@@ -143,7 +142,7 @@ fn timeouts_of_an_http_service_change_its_routes_only() {
 fn a_changed_intention_of_another_service_changes_its_listener() {
     let generator = Generator::new();
     let before = generator.generate(&speaks(Protocol::Tcp), None);
-    let snapshot = Snapshot {
+    let snapshot = Web {
         intentions: intentions(&[("shop", json!("allow"))]),
         ..speaks(Protocol::Tcp)
     };
@@ -159,7 +158,7 @@ fn a_listener_without_its_routes_allows_nothing() {
     for protocol in HTTP {
         for default_intention in DEFAULTS {
             for intentions in changes() {
-                let snapshot = Snapshot {
+                let snapshot = Web {
                     intentions,
                     default_intention,
                     ..speaks(protocol)
@@ -201,7 +200,7 @@ fn routes_always_have_rules() {
     for protocol in HTTP {
         for default_intention in DEFAULTS {
             for intentions in changes() {
-                let snapshot = Snapshot {
+                let snapshot = Web {
                     intentions,
                     default_intention,
                     ..speaks(protocol)
@@ -220,7 +219,7 @@ fn routes_always_have_rules() {
 #[test]
 fn a_listener_names_its_routes_as_children() {
     for protocol in HTTP {
-        let snapshot = Snapshot {
+        let snapshot = Web {
             instance: sidecar(json!({
                 "LocalServicePort": 8080, "Config": {"xds_fetch_timeout_ms": 0},
             })),

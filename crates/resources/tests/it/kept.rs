@@ -5,14 +5,13 @@ use std::sync::Arc;
 
 use legate_intentions::Action;
 use legate_model::{Intention, Protocol};
-use legate_proxycfg::Snapshot;
-use legate_resources::{EncodedResource, GenerateError, Generator, ResourceSet, Work};
+use legate_resources::{EncodedResource, GenerateError, ResourceSet, Work};
 use serde_json::{Value, json};
 
 use crate::describe::type_urls;
 use crate::support::{
-    api, customise, instance, intentions, leaf, mesh, roots, set_instances, sidecar, upstream, web,
-    weighted,
+    Generator, Web, api, customise, instance, intentions, leaf, mesh, roots, set_instances,
+    sidecar, upstream, web, weighted,
 };
 
 const API: &str = "api.default.dc1.internal.c1.consul";
@@ -45,8 +44,8 @@ fn names(set: &ResourceSet) -> Vec<String> {
     all.concat()
 }
 
-fn with_api(protocol: Protocol) -> Snapshot {
-    Snapshot {
+fn with_api(protocol: Protocol) -> Web {
+    Web {
         protocol,
         upstreams: vec![api(Protocol::Http)],
         ..web()
@@ -86,19 +85,19 @@ fn an_invalid_value_affects_one_resource_of_a_new_proxy() {
         let all = all.iter().filter(|name| *name != missing);
         all.cloned().collect()
     };
-    let bad_mesh = Snapshot {
+    let bad_mesh = Web {
         mesh: bad_incoming(),
         ..with_api(Protocol::Http)
     };
-    let bad_app = Snapshot {
+    let bad_app = Web {
         instance: sidecar(json!({"LocalServiceAddress": "localhost"})),
         ..with_api(Protocol::Http)
     };
-    let bad_bind = Snapshot {
+    let bad_bind = Web {
         upstreams: vec![odd_api(&json!({"LocalBindAddress": "localhost"}))],
         ..with_api(Protocol::Http)
     };
-    let bad_mode = Snapshot {
+    let bad_mode = Web {
         upstreams: vec![odd_api(
             &json!({"LocalBindSocketPath": "/a", "LocalBindSocketMode": "rw"}),
         )],
@@ -126,7 +125,7 @@ fn a_failed_resource_keeps_its_last_good_version() {
     let generator = Generator::new();
     let first = with_api(Protocol::Http);
     let before = generator.generate(&first, None);
-    let second = Snapshot {
+    let second = Web {
         mesh: bad_incoming(),
         leaf: leaf("web", "second"),
         ..first.clone()
@@ -137,13 +136,13 @@ fn a_failed_resource_keeps_its_last_good_version() {
     assert!(after.failures()[0].kept);
     assert!(!after.cannot_make(after.failures()[0].type_url(), PUBLIC));
     // The version stays through later changes until the value is corrected.
-    let third = Snapshot {
+    let third = Web {
         upstreams: Vec::new(),
         ..second.clone()
     };
     let later = generator.generate(&third, Some((&second, &after)));
     assert_eq!(listener(&later, PUBLIC), listener(&before, PUBLIC));
-    let mended = Snapshot {
+    let mended = Web {
         mesh: mesh(json!({"TLS": {"Incoming": {"TLSMinVersion": "TLSv1_3"}}})),
         ..third.clone()
     };
@@ -161,7 +160,7 @@ fn a_written_listener_that_cannot_be_read_keeps_its_last_version() {
     let with = |own_public: &str, own_api: &str| {
         let config = json!({"envoy_public_listener_json": own_public});
         let api = odd_api(&json!({"Config": {"envoy_listener_json": own_api}}));
-        Snapshot {
+        Web {
             instance: sidecar(json!({"LocalServicePort": 8080, "Config": config})),
             upstreams: vec![api],
             ..base.clone()
@@ -185,7 +184,7 @@ fn a_written_listener_that_cannot_be_read_keeps_its_last_version() {
     let mended = generator.generate(&renamed, Some((&typo, &after)));
     assert_eq!(names(&mended), names(&generator.generate(&renamed, None)));
     // A removed upstream leaves nothing behind.
-    let gone = Snapshot {
+    let gone = Web {
         upstreams: Vec::new(),
         ..typo.clone()
     };
@@ -205,19 +204,19 @@ fn a_failed_listener_is_dropped_when_its_access_rules_change() {
     ] {
         let good = with_api(protocol);
         let before = generator.generate(&good, None);
-        let broken = Snapshot {
+        let broken = Web {
             instance: sidecar(json!({"LocalServicePort": 8080, "Config": config})),
             ..good.clone()
         };
         let kept = generator.generate(&broken, Some((&good, &before)));
         assert!(kept.failures().iter().all(|failure| failure.kept));
-        let denied = Snapshot {
+        let denied = Web {
             intentions: intentions(&[("shop", json!("deny"))]),
             ..broken.clone()
         };
         let after = generator.generate(&denied, Some((&broken, &kept)));
         assert_eq!(listener(&after, PUBLIC), None);
-        let later = Snapshot {
+        let later = Web {
             upstreams: Vec::new(),
             ..denied.clone()
         };
@@ -233,7 +232,7 @@ fn a_kept_listener_keeps_what_it_refers_to() {
     let before = generator.generate(&first, None);
     let mut odd = odd_api(&json!({"LocalBindAddress": "localhost"}));
     customise(&mut odd, Some("12345678"));
-    let second = Snapshot {
+    let second = Web {
         protocol: Protocol::Tcp,
         mesh: bad_incoming(),
         upstreams: vec![odd.clone()],
@@ -247,7 +246,7 @@ fn a_kept_listener_keeps_what_it_refers_to() {
     assert_eq!(routes(&after), routes(&before));
     // Only one earlier version is kept, however often other inputs change.
     customise(&mut odd, Some("87654321"));
-    let third = Snapshot {
+    let third = Web {
         upstreams: vec![odd],
         ..second.clone()
     };
@@ -259,7 +258,7 @@ fn a_kept_listener_keeps_what_it_refers_to() {
 #[test]
 fn a_listener_is_not_made_without_its_cluster() {
     let generator = Generator::new();
-    let bad_outgoing = |mut snapshot: Snapshot| {
+    let bad_outgoing = |mut snapshot: Web| {
         snapshot.mesh = mesh(json!({"TLS": {"Outgoing": {"CipherSuites": ["ROT13"]}}}));
         snapshot
     };
@@ -286,7 +285,7 @@ fn a_listener_is_not_made_without_its_cluster() {
 #[test]
 fn failed_access_rules_are_never_omitted() {
     let generator = Generator::new();
-    let bad = |protocol| Snapshot {
+    let bad = |protocol| Web {
         intentions: bad_intentions(),
         default_intention: Action::Allow,
         ..with_api(protocol)
@@ -317,7 +316,7 @@ fn a_kept_listener_yields_its_address_to_a_new_one() {
     let first = with_api(Protocol::Http);
     let before = generator.generate(&first, None);
     let db = json!({"DestinationName": "db", "LocalBindPort": 9191});
-    let second = Snapshot {
+    let second = Web {
         upstreams: vec![
             odd_api(&json!({"LocalBindAddress": "localhost"})),
             upstream(db, Protocol::Tcp, Vec::new()),
@@ -333,7 +332,7 @@ fn a_kept_listener_yields_its_address_to_a_new_one() {
 fn a_proxy_without_secrets_or_listeners_is_unusable() {
     let generator = Generator::new();
     let good = web();
-    let snapshot = Snapshot {
+    let snapshot = Web {
         mesh: bad_incoming(),
         ..good.clone()
     };
@@ -344,7 +343,7 @@ fn a_proxy_without_secrets_or_listeners_is_unusable() {
     assert_eq!(value, "ROT13");
     let mut no_roots = Arc::unwrap_or_clone(roots("one"));
     no_roots.roots.clear();
-    let untrusting = Snapshot {
+    let untrusting = Web {
         roots: Arc::new(no_roots),
         ..with_api(Protocol::Tcp)
     };
@@ -357,7 +356,7 @@ fn a_proxy_without_secrets_or_listeners_is_unusable() {
 
 #[test]
 fn a_change_computes_only_affected_parts() {
-    let first = Snapshot {
+    let first = Web {
         protocol: Protocol::Http,
         upstreams: (0..50)
             .map(|n| {
@@ -370,7 +369,7 @@ fn a_change_computes_only_affected_parts() {
             .collect(),
         ..web()
     };
-    let cost = |edit: &dyn Fn(&mut Snapshot)| {
+    let cost = |edit: &dyn Fn(&mut Web)| {
         let generator = Generator::new();
         let before = generator.generate(&first, None);
         let start = generator.work();
@@ -404,7 +403,7 @@ fn a_change_computes_only_affected_parts() {
 #[test]
 fn common_resources_are_encoded_once() {
     let generator = Generator::new();
-    let proxies: Vec<Snapshot> = (0..20).map(|_| with_api(Protocol::Http)).collect();
+    let proxies: Vec<Web> = (0..20).map(|_| with_api(Protocol::Http)).collect();
     let sets: Vec<ResourceSet> = proxies
         .iter()
         .map(|proxy| generator.generate(proxy, None))
@@ -431,10 +430,10 @@ fn common_resources_are_encoded_once() {
 }
 
 /// A sidecar with exposed paths on these listener ports, and with this application address.
-fn exposing(ports: &[u16], local_service_address: &str) -> Snapshot {
+fn exposing(ports: &[u16], local_service_address: &str) -> Web {
     let path = |port: &u16| json!({"Path": "/x", "ListenerPort": port, "LocalPathPort": port - 1});
     let paths: Vec<Value> = ports.iter().map(path).collect();
-    Snapshot {
+    Web {
         instance: sidecar(json!({
             "LocalServicePort": 8080, "LocalServiceAddress": local_service_address,
             "Expose": {"Paths": paths},
@@ -478,13 +477,13 @@ fn exposed_paths_are_made_again_with_their_registration_only() {
     let generator = Generator::new();
     let before = exposing(&[20300, 20301], "127.0.0.1");
     let first = generator.generate(&before, None);
-    let work = |after: &Snapshot| {
+    let work = |after: &Web| {
         let start = generator.work();
         let set = generator.generate(after, Some((&before, &first)));
         assert_eq!(set.failures(), []);
         generator.work().computed - start.computed
     };
-    let renewed = Snapshot {
+    let renewed = Web {
         leaf: leaf("web", "second"),
         roots: roots("two"),
         intentions: intentions(&[("shop", json!("allow"))]),
@@ -492,7 +491,7 @@ fn exposed_paths_are_made_again_with_their_registration_only() {
     };
     // The two secrets and the routes.
     assert_eq!(work(&renewed), 3);
-    let registered = Snapshot {
+    let registered = Web {
         instance: exposing(&[20300, 20301, 20302], "127.0.0.1").instance,
         ..before.clone()
     };

@@ -5,13 +5,13 @@ use std::sync::Arc;
 use legate_discovery_chain::ChainError;
 use legate_model::Protocol;
 use legate_proxycfg::{
-    DialledKind, ImplicitUpstream, ImplicitUpstreams, ResolvedChain, Snapshot, UpstreamSnapshot,
+    DialledKind, ImplicitUpstream, ImplicitUpstreams, ResolvedChain, UpstreamSnapshot,
 };
-use legate_resources::{Generator, ResourceSet};
+use legate_resources::ResourceSet;
 use serde_json::{Value, json};
 
 use crate::describe::type_urls;
-use crate::support::{chained, edit_chain, instance, mesh, sidecar, upstream, web};
+use crate::support::{Generator, Web, chained, edit_chain, instance, mesh, sidecar, upstream, web};
 use crate::transparent::{implicit, outbound};
 
 /// `api` with requests for `/beta` routed to `canary`, which fails over to `backup`.
@@ -51,18 +51,18 @@ fn broken(upstream: &UpstreamSnapshot) -> UpstreamSnapshot {
     }
 }
 
-fn explicitly(upstream: UpstreamSnapshot) -> Snapshot {
-    Snapshot {
+fn explicitly(upstream: UpstreamSnapshot) -> Web {
+    Web {
         upstreams: vec![upstream],
         ..web()
     }
 }
 
-fn captured(proxy: Value, all: Vec<Arc<ImplicitUpstream>>) -> Snapshot {
+fn captured(proxy: Value, all: Vec<Arc<ImplicitUpstream>>) -> Web {
     let mut proxy = proxy;
     proxy["Mode"] = json!("transparent");
     proxy["LocalServicePort"] = json!(8080);
-    Snapshot {
+    Web {
         instance: sidecar(proxy),
         implicit: Some(Arc::new(ImplicitUpstreams(all))),
         ..web()
@@ -77,13 +77,13 @@ fn dialled(upstream: UpstreamSnapshot, ip: &str) -> Arc<ImplicitUpstream> {
     implicit(upstream, &addresses)
 }
 
-fn implicitly(upstream: UpstreamSnapshot) -> Snapshot {
+fn implicitly(upstream: UpstreamSnapshot) -> Web {
     captured(json!({}), vec![dialled(upstream, "240.0.0.1")])
 }
 
 /// The upstream both explicitly and implicitly.
-fn both(upstream: UpstreamSnapshot) -> Snapshot {
-    Snapshot {
+fn both(upstream: UpstreamSnapshot) -> Web {
+    Web {
         upstreams: vec![upstream.clone()],
         ..implicitly(upstream)
     }
@@ -102,7 +102,7 @@ fn everything(set: &ResourceSet) -> Vec<(String, String)> {
 
 #[test]
 fn a_chain_that_no_longer_compiles_changes_nothing() {
-    let ways: [fn(UpstreamSnapshot) -> Snapshot; 3] = [explicitly, implicitly, both];
+    let ways: [fn(UpstreamSnapshot) -> Web; 3] = [explicitly, implicitly, both];
     for (way, snapshot) in ways.iter().enumerate() {
         for upstream in [routed(), plain()] {
             let generator = Generator::new();
@@ -116,7 +116,7 @@ fn a_chain_that_no_longer_compiles_changes_nothing() {
             // However often other inputs change.
             let mut last = (bad, second);
             for policy in ["TLSv1_2", "TLSv1_3"] {
-                let next = Snapshot {
+                let next = Web {
                     mesh: mesh(json!({"TLS": {"Incoming": {"TLSMinVersion": policy}}})),
                     ..last.0.clone()
                 };
@@ -166,7 +166,7 @@ fn a_new_chain_that_cannot_be_made_changes_nothing() {
         edit_chain(&mut other, |chain| {
             chain.customization_hash = Some("12345678".to_owned());
         });
-        let bad = Snapshot {
+        let bad = Web {
             mesh: mesh(json!({"TLS": {"Outgoing": {"CipherSuites": ["ROT13"]}}})),
             ..snapshot(other)
         };

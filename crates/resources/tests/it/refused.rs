@@ -3,15 +3,16 @@
 use std::sync::Arc;
 
 use legate_model::{Intention, Protocol, Secret, ServiceInstance};
-use legate_proxycfg::Snapshot;
-use legate_resources::{GenerateError, Generator};
+use legate_resources::GenerateError;
 use serde_json::json;
 
 use crate::describe::type_urls;
-use crate::support::{api, intentions, leaf, made, mesh, roots, sidecar, upstream, web};
+use crate::support::{
+    Generator, Web, api, intentions, leaf, made, mesh, roots, sidecar, upstream, web,
+};
 
 /// The common reason of all failures.
-fn error(snapshot: &Snapshot) -> GenerateError {
+fn error(snapshot: &Web) -> GenerateError {
     let set = Generator::new().generate(snapshot, None);
     let mut failures = set.failures().iter();
     let first = failures.next().unwrap();
@@ -28,7 +29,7 @@ fn error(snapshot: &Snapshot) -> GenerateError {
 fn without_certificates_nothing_is_made() {
     let mut lost = Arc::unwrap_or_clone(leaf("web", "lost"));
     lost.key_pem = Secret::default();
-    let no_key = Snapshot {
+    let no_key = Web {
         leaf: Arc::new(lost),
         ..web()
     };
@@ -36,7 +37,7 @@ fn without_certificates_nothing_is_made() {
 
     let mut empty = Arc::unwrap_or_clone(roots("one"));
     empty.roots.clear();
-    let no_roots = Snapshot {
+    let no_roots = Web {
         roots: Arc::new(empty),
         ..web()
     };
@@ -56,7 +57,7 @@ fn without_the_wanted_tls_nothing_is_made() {
         ),
         (json!({"Incoming": {"CipherSuites": ["ROT13"]}}), "ROT13"),
     ] {
-        let snapshot = Snapshot {
+        let snapshot = Web {
             mesh: mesh(json!({"TLS": tls})),
             upstreams: vec![api(Protocol::Tcp)],
             ..web()
@@ -69,7 +70,7 @@ fn without_the_wanted_tls_nothing_is_made() {
 #[test]
 fn without_the_wanted_normalisation_nothing_is_made() {
     let normalization = json!({"PathWithEscapedSlashesAction": "GUESS"});
-    let snapshot = Snapshot {
+    let snapshot = Web {
         mesh: mesh(json!({"HTTP": {"Incoming": {"RequestNormalization": normalization}}})),
         ..web()
     };
@@ -89,7 +90,7 @@ fn without_every_access_rule_nothing_is_made() {
     let mut broken: Intention = (*list[0]).clone();
     broken.permissions[0].http =
         serde_json::from_value(json!({"Header": [{"Name": "x"}]})).unwrap();
-    let snapshot = Snapshot {
+    let snapshot = Web {
         protocol: Protocol::Http,
         default_intention: legate_intentions::Action::Allow,
         intentions: Arc::new(vec![Arc::new(broken)]),
@@ -101,16 +102,16 @@ fn without_every_access_rule_nothing_is_made() {
 
 #[test]
 fn addresses_must_be_ip_addresses() {
-    let bind = Snapshot {
+    let bind = Web {
         instance: sidecar(json!({"Config": {"bind_address": "web.internal"}})),
         ..web()
     };
-    let local = Snapshot {
+    let local = Web {
         instance: sidecar(json!({"LocalServiceAddress": "localhost"})),
         ..web()
     };
     let definition = json!({"DestinationName": "api", "LocalBindPort": 1, "LocalBindAddress": "x"});
-    let dialled = Snapshot {
+    let dialled = Web {
         upstreams: vec![upstream(definition, Protocol::Tcp, Vec::new())],
         ..web()
     };
@@ -122,7 +123,7 @@ fn addresses_must_be_ip_addresses() {
         let text = error(&snapshot).to_string();
         assert!(text.contains(setting), "{text}");
     }
-    let nowhere = Snapshot {
+    let nowhere = Web {
         instance: Arc::new(ServiceInstance {
             port: 0,
             ..ServiceInstance::clone(&web().instance)
@@ -138,7 +139,7 @@ fn socket_permissions_must_be_octal() {
         let definition = json!({
             "DestinationName": "api", "LocalBindSocketPath": "/a", "LocalBindSocketMode": mode,
         });
-        let snapshot = Snapshot {
+        let snapshot = Web {
             upstreams: vec![upstream(definition, Protocol::Tcp, Vec::new())],
             ..web()
         };
@@ -155,7 +156,7 @@ fn settings_without_effect_are_warned_about() {
         "DestinationName": "api", "LocalBindPort": 9191,
         "Config": {"limits": 7, "balance_outbound_connections": "fair"},
     });
-    let snapshot = Snapshot {
+    let snapshot = Web {
         instance: sidecar(json!({
             "Config": {"envoy_telemetry_collector_bind_socket_dir": "/run", "local_connect_timeout_ms": "soon"},
             "Expose": {"Checks": true},
@@ -195,7 +196,7 @@ fn two_listeners_of_one_name_are_warned_about() {
         });
         upstream(definition, Protocol::Tcp, Vec::new())
     };
-    let snapshot = Snapshot {
+    let snapshot = Web {
         upstreams: vec![written("api", 9191), written("admin", 9192)],
         ..web()
     };
@@ -220,7 +221,7 @@ fn an_exposed_path_keeps_off_a_written_listener() {
     });
     let path =
         |path: &str, port: u16| json!({"Path": path, "ListenerPort": port, "LocalPathPort": 8080});
-    let snapshot = Snapshot {
+    let snapshot = Web {
         instance: sidecar(json!({
             "LocalServicePort": 8080,
             "Config": {"envoy_public_listener_json": listener.to_string()},
@@ -248,7 +249,7 @@ fn two_listeners_on_one_port_are_warned_about() {
     let on_exposed = json!({
         "DestinationName": "api", "LocalBindPort": 20301, "LocalBindAddress": "0.0.0.0",
     });
-    let snapshot = Snapshot {
+    let snapshot = Web {
         instance: sidecar(json!({
             "LocalServicePort": 8080,
             "Expose": {"Paths": [

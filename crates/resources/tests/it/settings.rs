@@ -5,17 +5,18 @@ use std::sync::Arc;
 use envoy_types::pb::envoy::config::cluster::v3::Cluster;
 use envoy_types::pb::google::protobuf::Any;
 use legate_model::{CheckServiceNode, MutualTlsMode, Protocol};
-use legate_proxycfg::Snapshot;
-use legate_resources::{Generator, ResourceSet};
+use legate_resources::ResourceSet;
 use prost::Message;
 use serde_json::{Value, json};
 
 use crate::describe::{describe, one, type_urls};
 use crate::golden::{public_listener, upstreams};
-use crate::support::{api, chained, instance, intentions, made, sidecar, upstream, web};
+use crate::support::{
+    Generator, Web, api, chained, instance, intentions, made, sidecar, upstream, web,
+};
 
 /// All listeners of a proxy.
-fn listeners(snapshot: &Snapshot) -> String {
+fn listeners(snapshot: &Web) -> String {
     let set = made(snapshot);
     let [_, _, listeners, ..] = type_urls();
     let listeners = set.get(&listeners).values();
@@ -34,7 +35,7 @@ fn every_listener_logs_json_to_standard_output() {
         "AccessLogs": {"Enabled": true},
         "Expose": {"Paths": [{"ListenerPort": 20300, "Path": "/live", "LocalPathPort": 8080}]},
     });
-    let snapshot = Snapshot {
+    let snapshot = Web {
         protocol: Protocol::Http,
         instance: sidecar(proxy),
         upstreams: vec![api(Protocol::Tcp)],
@@ -52,7 +53,7 @@ fn captured_traffic_is_logged_to_a_file_as_text() {
             "TextFormat": "%START_TIME% %RESPONSE_FLAGS%",
         },
     });
-    let snapshot = Snapshot {
+    let snapshot = Web {
         instance: sidecar(proxy),
         implicit: Some(Default::default()),
         ..web()
@@ -67,7 +68,7 @@ fn an_own_json_format_goes_to_standard_error() {
         "LocalServicePort": 8080,
         "AccessLogs": {"Enabled": true, "Type": "stderr", "JSONFormat": format},
     });
-    let snapshot = Snapshot {
+    let snapshot = Web {
         instance: sidecar(proxy),
         ..web()
     };
@@ -75,10 +76,10 @@ fn an_own_json_format_goes_to_standard_error() {
 }
 
 /// From central configuration, because the registration itself has no such field.
-fn permissive(mode: &str, port: u16) -> Snapshot {
+fn permissive(mode: &str, port: u16) -> Web {
     let mut instance = sidecar(json!({"LocalServicePort": port, "Mode": mode}));
     Arc::make_mut(&mut instance).proxy.mutual_tls_mode = MutualTlsMode::Permissive;
-    Snapshot { instance, ..web() }
+    Web { instance, ..web() }
 }
 
 #[test]
@@ -89,7 +90,7 @@ fn permissive_lets_in_what_was_sent_to_the_application() {
 #[test]
 fn permissive_opens_nothing_where_nothing_is_captured() {
     let strict = |port| {
-        listeners(&Snapshot {
+        listeners(&Web {
             instance: sidecar(json!({"LocalServicePort": port})),
             ..web()
         })
@@ -139,9 +140,9 @@ fn written_listener() -> String {
     listener.to_string()
 }
 
-fn with_written_listener(protocol: Protocol, listener: &str) -> Snapshot {
+fn with_written_listener(protocol: Protocol, listener: &str) -> Web {
     let config = json!({"envoy_public_listener_json": listener});
-    Snapshot {
+    Web {
         protocol,
         instance: sidecar(json!({"LocalServicePort": 8080, "Config": config})),
         intentions: intentions(&[
@@ -192,7 +193,7 @@ fn a_written_listener_is_made_again_when_an_intention_changes() {
     let generator = Generator::new();
     let before = with_written_listener(Protocol::Http, &written_listener());
     let set = generator.generate(&before, None);
-    let after = Snapshot {
+    let after = Web {
         intentions: intentions(&[("shop", json!("deny"))]),
         ..before.clone()
     };
@@ -254,7 +255,7 @@ fn a_written_cluster_of_the_application_replaces_the_usual_one() {
             "metadata": {"filterMetadata": {"a": {}, "b": {}, "c": {}}},
         })
     };
-    let snapshot = |name: &str| Snapshot {
+    let snapshot = |name: &str| Web {
         instance: sidecar(json!({
             "LocalServicePort": 8080,
             "Config": {"EnvoyLocalClusterJSON": cluster(name).to_string()},
@@ -292,7 +293,7 @@ fn requests_are_traced_as_configured() {
         "@type": "type.googleapis.com/envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager.Tracing",
         "randomSampling": {"value": 10}, "verbose": true,
     });
-    let snapshot = |tracing: &str| Snapshot {
+    let snapshot = |tracing: &str| Web {
         protocol: Protocol::Http,
         instance: sidecar(json!({
             "LocalServicePort": 8080,
@@ -336,13 +337,13 @@ fn an_upstream_is_as_a_user_wrote_it() {
         let instances = vec![instance("10.0.3.1", 20003, &[])];
         upstream(definition(cluster), Protocol::Tcp, instances)
     };
-    let snapshot = Snapshot {
+    let snapshot = Web {
         upstreams: vec![db(&cluster.to_string()), api(Protocol::Tcp)],
         ..web()
     };
     insta::assert_snapshot!(upstreams(&snapshot));
 
-    let broken = Snapshot {
+    let broken = Web {
         upstreams: vec![db("{}")],
         ..web()
     };
@@ -356,10 +357,10 @@ fn an_upstream_is_as_a_user_wrote_it() {
     );
 }
 
-fn limited(protocol: Protocol, limits: Value) -> Snapshot {
+fn limited(protocol: Protocol, limits: Value) -> Web {
     let mut instance = sidecar(json!({"LocalServicePort": 8080}));
     Arc::make_mut(&mut instance).proxy.rate_limits = serde_json::from_value(limits).unwrap();
-    Snapshot {
+    Web {
         protocol,
         instance,
         ..web()
@@ -412,17 +413,17 @@ fn paths_of_checks_are_there_for_the_agents_machine() {
             },
         ],
     });
-    let snapshot = Snapshot {
+    let snapshot = Web {
         instance: sidecar(json!({"LocalServicePort": 8080, "Expose": expose})),
         ..web()
     };
     insta::assert_snapshot!(upstreams(&snapshot));
-    let has_v6 = Snapshot {
+    let has_v6 = Web {
         agent_ipv6: true,
         ..snapshot.clone()
     };
     assert!(upstreams(&has_v6).contains("\"::1\""));
-    let v6 = Snapshot {
+    let v6 = Web {
         instance: sidecar(json!({
             "LocalServicePort": 8080, "Expose": expose, "Config": {"bind_address": "::1"},
         })),
@@ -439,7 +440,7 @@ fn paths_of_checks_are_there_for_the_agents_machine() {
 /// Zero disables the timeout; a negative number counts as absent.
 #[test]
 fn the_fetch_timeout_applies_to_endpoints_and_routes() {
-    let snapshot = |millis: i64| Snapshot {
+    let snapshot = |millis: i64| Web {
         protocol: Protocol::Http,
         instance: sidecar(json!({
             "LocalServicePort": 8080, "Config": {"xds_fetch_timeout_ms": millis},
@@ -482,7 +483,7 @@ fn assignment(locality: Option<Value>, mode: &str) -> String {
     let mut instance = sidecar(json!({"LocalServicePort": 8080}));
     Arc::make_mut(&mut instance).locality =
         locality.map(|locality| serde_json::from_value(locality).unwrap());
-    let snapshot = Snapshot {
+    let snapshot = Web {
         instance,
         upstreams: vec![chained(definition, &[resolver], |_| scattered())],
         ..web()

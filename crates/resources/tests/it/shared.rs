@@ -5,14 +5,15 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use legate_model::Protocol;
-use legate_proxycfg::{ProxyId, Snapshot};
-use legate_resources::{EncodedResource, Generator, LEAF, ROOTS, ResourceSet};
+use legate_proxycfg::ProxyId;
+use legate_resources::{EncodedResource, LEAF, ROOTS, ResourceSet};
 use serde_json::json;
 use sha2::{Digest, Sha256};
 
 use crate::describe::type_urls;
 use crate::support::{
-    api, instance, intentions, leaf, made, roots, set_instances, sidecar, upstream, web,
+    Generator, Web, api, instance, intentions, leaf, made, roots, set_instances, sidecar, upstream,
+    web,
 };
 
 type Named = BTreeMap<(String, Arc<str>), Arc<EncodedResource>>;
@@ -39,7 +40,7 @@ fn changed(before: &ResourceSet, after: &ResourceSet) -> Vec<String> {
 }
 
 /// A snapshot with every feature, and several access policies.
-fn rich() -> Snapshot {
+fn rich() -> Web {
     let get = json!([{"Action": "allow", "HTTP": {"Methods": ["GET"]}}]);
     let sources: Vec<String> = (0..12).map(|n| format!("caller-{n}")).collect();
     let mut list: Vec<_> = sources
@@ -47,7 +48,7 @@ fn rich() -> Snapshot {
         .map(|name| (name.as_str(), get.clone()))
         .collect();
     list.push(("*", json!("allow")));
-    Snapshot {
+    Web {
         protocol: Protocol::Grpc,
         intentions: intentions(&list),
         upstreams: vec![
@@ -88,11 +89,11 @@ fn the_version_is_the_hash_of_the_body() {
 #[test]
 fn proxies_share_equal_resources() {
     let generator = Generator::new();
-    let web = Snapshot {
+    let web = Web {
         upstreams: vec![api(Protocol::Http)],
         ..web()
     };
-    let shop = Snapshot {
+    let shop = Web {
         proxy: ProxyId {
             tenancy: legate_model::Tenancy::default(),
             node: "other".into(),
@@ -129,7 +130,7 @@ fn the_same_again_is_the_same_resource() {
 fn a_change_affects_only_dependent_resources() {
     let generator = Generator::new();
     let before = generator.generate(&rich(), None);
-    let after = |edit: &dyn Fn(&mut Snapshot)| {
+    let after = |edit: &dyn Fn(&mut Web)| {
         let mut snapshot = rich();
         edit(&mut snapshot);
         changed(&before, &generator.generate(&snapshot, None))

@@ -11,14 +11,88 @@ use legate_model::{
     ServiceResolver, ServiceRouter, ServiceSplitter, Tenancy, TrustDomain, Upstream,
 };
 use legate_proxycfg::{
-    Instances, JwtProviders, Leaf, ProxyId, ResolvedChain, Snapshot, UpstreamSnapshot,
+    Destinations, ImplicitUpstreams, Instances, JwtProviders, Kind, Leaf, Proxy, ProxyId,
+    ResolvedChain, Sidecar, Snapshot, UpstreamSnapshot,
 };
-use legate_resources::{Generator, ResourceSet};
+use legate_resources::{ResourceSet, Work};
 use serde_json::{Value, json};
 
+/// The snapshot of the sidecar of `web`, as one struct: a test writes the values that differ from
+/// [`web`].
+#[derive(Clone, Debug)]
+pub(crate) struct Web {
+    pub(crate) proxy: ProxyId,
+    pub(crate) datacenter: Arc<str>,
+    pub(crate) trust_domain: TrustDomain,
+    pub(crate) instance: Arc<ServiceInstance>,
+    pub(crate) node_address: Arc<str>,
+    pub(crate) agent_ipv6: bool,
+    pub(crate) protocol: Protocol,
+    pub(crate) roots: Arc<CaRoots>,
+    pub(crate) leaf: Arc<Leaf>,
+    pub(crate) intentions: Arc<Vec<Arc<Intention>>>,
+    pub(crate) jwt_providers: Arc<JwtProviders>,
+    pub(crate) default_intention: Action,
+    pub(crate) mesh: Arc<Option<Mesh>>,
+    pub(crate) upstreams: Vec<UpstreamSnapshot>,
+    pub(crate) implicit: Option<Arc<ImplicitUpstreams>>,
+    pub(crate) destinations: Arc<Destinations>,
+}
+
+impl Web {
+    fn snapshot(&self) -> Snapshot {
+        let own = self.clone();
+        Snapshot {
+            proxy: Proxy {
+                id: own.proxy,
+                datacenter: own.datacenter,
+                trust_domain: own.trust_domain,
+                instance: own.instance,
+                node_address: own.node_address,
+                agent_ipv6: own.agent_ipv6,
+                roots: own.roots,
+                mesh: own.mesh,
+                default_intention: own.default_intention,
+            },
+            kind: Kind::Sidecar(Sidecar {
+                protocol: own.protocol,
+                leaf: own.leaf,
+                intentions: own.intentions,
+                jwt_providers: own.jwt_providers,
+                upstreams: own.upstreams,
+                implicit: own.implicit,
+                destinations: own.destinations,
+            }),
+        }
+    }
+}
+
+/// Makes the resources of [`Web`].
+pub(crate) struct Generator(legate_resources::Generator);
+
+impl Generator {
+    pub(crate) fn new() -> Self {
+        Self(legate_resources::Generator::new())
+    }
+
+    pub(crate) fn generate(
+        &self,
+        now: &Web,
+        previous: Option<(&Web, &ResourceSet)>,
+    ) -> ResourceSet {
+        let last = previous.map(|(last, set)| (last.snapshot(), set));
+        let last = last.as_ref().map(|(last, set)| (last, *set));
+        self.0.generate(&now.snapshot(), last)
+    }
+
+    pub(crate) fn work(&self) -> Work {
+        self.0.work()
+    }
+}
+
 /// The sidecar of `web` without upstreams and intentions, with a default of deny.
-pub(crate) fn web() -> Snapshot {
-    Snapshot {
+pub(crate) fn web() -> Web {
+    Web {
         proxy: ProxyId {
             tenancy: Tenancy::default(),
             node: "node".into(),
@@ -43,7 +117,7 @@ pub(crate) fn web() -> Snapshot {
 }
 
 /// The resources of a snapshot without failures.
-pub(crate) fn made(snapshot: &Snapshot) -> ResourceSet {
+pub(crate) fn made(snapshot: &Web) -> ResourceSet {
     let set = Generator::new().generate(snapshot, None);
     assert_eq!(set.failures(), []);
     set

@@ -9,13 +9,12 @@ use envoy_types::pb::envoy::config::listener::v3::Listener;
 use envoy_types::pb::envoy::config::route::v3::RouteConfiguration;
 use legate_intentions::Action;
 use legate_model::{Intention, JwtRequirement, Protocol};
-use legate_proxycfg::Snapshot;
-use legate_resources::{Generator, ResourceSet};
+use legate_resources::ResourceSet;
 use prost::Name;
 use serde_json::{Value, json};
 
 use crate::describe::{one, type_urls};
-use crate::support::{intentions, made, providers, web};
+use crate::support::{Generator, Web, intentions, made, providers, web};
 
 fn local(name: &str) -> Value {
     let keys = "eyJrZXlzIjogW3sia3R5IjogIkVDIn1dfQ==";
@@ -47,8 +46,8 @@ fn with_jwt(says: Value, jwt: Value) -> Arc<Vec<Arc<Intention>>> {
     Arc::new(vec![Arc::new(intention)])
 }
 
-fn http() -> Snapshot {
-    Snapshot {
+fn http() -> Web {
+    Web {
         protocol: Protocol::Http,
         ..web()
     }
@@ -98,7 +97,7 @@ fn providers_and_requirements_in_full() {
         {"Action": "allow", "HTTP": {"PathPrefix": "/"}},
     ]);
     for default_intention in [Action::Deny, Action::Allow] {
-        let snapshot = Snapshot {
+        let snapshot = Web {
             intentions: with_jwt(permissions.clone(), required(&["corp"])),
             jwt_providers: providers(&[okta.clone(), local("corp")]),
             default_intention,
@@ -121,7 +120,7 @@ fn a_missing_provider_denies_requests_and_is_reported() {
             json!([{"Action": "allow", "HTTP": {"PathPrefix": "/"}, "JWT": required(&["lost"])}]),
         ] {
             let is_action = says.is_string();
-            let snapshot = Snapshot {
+            let snapshot = Web {
                 intentions: match is_action {
                     true => with_jwt(says, required(&["lost"])),
                     false => intentions(&[("shop", says)]),
@@ -156,7 +155,7 @@ fn a_missing_provider_denies_requests_and_is_reported() {
 
 #[test]
 fn one_of_two_providers_is_enough() {
-    let snapshot = Snapshot {
+    let snapshot = Web {
         intentions: with_jwt(json!("allow"), required(&["lost", "okta"])),
         jwt_providers: providers(&[local("okta")]),
         ..http()
@@ -170,7 +169,7 @@ fn one_of_two_providers_is_enough() {
 #[test]
 fn connections_of_tcp_services_are_refused() {
     for (default_intention, refused) in [(Action::Deny, "no policies"), (Action::Allow, "shop")] {
-        let snapshot = Snapshot {
+        let snapshot = Web {
             intentions: with_jwt(json!("allow"), required(&["okta"])),
             jwt_providers: providers(&[remote("okta")]),
             default_intention,
@@ -210,7 +209,7 @@ fn changed(before: &ResourceSet, after: &ResourceSet) -> BTreeSet<String> {
 #[test]
 fn a_requirement_changes_routes_and_a_provider_the_listener() {
     let generator = Generator::new();
-    let of = |jwt: Value, providers| Snapshot {
+    let of = |jwt: Value, providers| Web {
         intentions: with_jwt(json!("allow"), jwt),
         jwt_providers: providers,
         ..http()
@@ -218,7 +217,7 @@ fn a_requirement_changes_routes_and_a_provider_the_listener() {
     let both = providers(&[remote("corp"), local("okta")]);
     let first = of(required(&["okta", "corp"]), Arc::clone(&both));
     let set = generator.generate(&first, None);
-    let differs = |snapshot: &Snapshot| {
+    let differs = |snapshot: &Web| {
         let now = generator.generate(snapshot, Some((&first, &set)));
         changed(&set, &now).into_iter().collect::<Vec<_>>()
     };
@@ -244,7 +243,7 @@ fn a_requirement_changes_routes_and_a_provider_the_listener() {
             routes
         ]
     );
-    let none = Snapshot {
+    let none = Web {
         intentions: intentions(&[("shop", json!("allow"))]),
         jwt_providers: Arc::default(),
         ..http()
@@ -261,7 +260,7 @@ fn a_requirement_changes_routes_and_a_provider_the_listener() {
 
 #[test]
 fn an_unverified_key_server_is_warned_about() {
-    let set = made(&Snapshot {
+    let set = made(&Web {
         intentions: with_jwt(json!("allow"), required(&["corp"])),
         jwt_providers: providers(&[remote("corp")]),
         ..http()

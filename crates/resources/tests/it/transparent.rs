@@ -5,15 +5,16 @@ use std::sync::Arc;
 
 use legate_model::Protocol;
 use legate_proxycfg::{
-    Destination, Destinations, Dialled, DialledKind, ImplicitUpstream, ImplicitUpstreams, Snapshot,
+    Destination, Destinations, Dialled, DialledKind, ImplicitUpstream, ImplicitUpstreams,
     UpstreamSnapshot,
 };
-use legate_resources::{Generator, ResourceSet};
+use legate_resources::ResourceSet;
 use serde_json::{Value, json};
 
 use crate::describe::{one, type_urls};
 use crate::support::{
-    api, customise, instance, made, mesh, roots, set_instances, sidecar, upstream, web,
+    Generator, Web, api, customise, instance, made, mesh, roots, set_instances, sidecar, upstream,
+    web,
 };
 
 use DialledKind::{Instance, Service, Tagged};
@@ -48,11 +49,11 @@ fn service(
 }
 
 /// `web`, which may call these services.
-pub(crate) fn captured(proxy: Value, implicit: Vec<Arc<ImplicitUpstream>>) -> Snapshot {
+pub(crate) fn captured(proxy: Value, implicit: Vec<Arc<ImplicitUpstream>>) -> Web {
     let mut proxy = proxy;
     proxy["Mode"] = json!("transparent");
     proxy["LocalServicePort"] = json!(8080);
-    Snapshot {
+    Web {
         instance: sidecar(proxy),
         implicit: Some(Arc::new(ImplicitUpstreams(implicit))),
         ..web()
@@ -77,7 +78,7 @@ pub(crate) fn two() -> Vec<Arc<ImplicitUpstream>> {
 }
 
 /// Only the resources that a proxy in any other mode does not have.
-fn described(snapshot: &Snapshot) -> String {
+fn described(snapshot: &Web) -> String {
     let (set, usual) = (made(snapshot), made(&web()));
     let mut out = String::new();
     for type_url in type_urls() {
@@ -108,7 +109,7 @@ fn services_by_virtual_ip_and_instances_and_the_world_outside() {
 #[test]
 fn only_the_mesh_on_another_port() {
     let proxy = json!({"TransparentProxy": {"OutboundListenerPort": 15099}});
-    let snapshot = Snapshot {
+    let snapshot = Web {
         mesh: mesh(json!({"TransparentProxy": {"MeshDestinationsOnly": true}})),
         ..captured(
             proxy,
@@ -116,7 +117,7 @@ fn only_the_mesh_on_another_port() {
         )
     };
     insta::assert_snapshot!(described(&snapshot));
-    let nowhere = Snapshot {
+    let nowhere = Web {
         implicit: Some(Arc::default()),
         ..snapshot
     };
@@ -127,7 +128,7 @@ fn only_the_mesh_on_another_port() {
 fn an_explicit_upstream_has_one_cluster_for_both_ways() {
     let mut explicit = api(Protocol::Grpc);
     customise(&mut explicit, Some("12345678"));
-    let snapshot = Snapshot {
+    let snapshot = Web {
         upstreams: vec![explicit],
         ..captured(json!({}), two())
     };
@@ -156,7 +157,7 @@ fn an_explicit_upstream_has_one_cluster_for_both_ways() {
 #[test]
 fn an_explicit_upstream_cannot_take_the_port() {
     let proxy = json!({"TransparentProxy": {"OutboundListenerPort": 9191}});
-    let snapshot = Snapshot {
+    let snapshot = Web {
         upstreams: vec![api(Protocol::Tcp)],
         ..captured(proxy, two())
     };
@@ -211,7 +212,7 @@ fn an_address_leads_to_one_service() {
 #[test]
 fn a_service_whose_cluster_cannot_be_made_does_not_leave_the_mesh() {
     let generator = Generator::new();
-    let bad = Snapshot {
+    let bad = Web {
         mesh: mesh(json!({"TLS": {"Outgoing": {"CipherSuites": ["ROT13"]}}})),
         ..captured(json!({}), two())
     };
@@ -236,7 +237,7 @@ fn a_service_whose_cluster_cannot_be_made_does_not_leave_the_mesh() {
 }
 
 /// The cost of a change: recomputed parts and encoded resources.
-fn cost(change: impl FnOnce(&mut Snapshot)) -> (u64, u64) {
+fn cost(change: impl FnOnce(&mut Web)) -> (u64, u64) {
     let generator = Generator::new();
     let before = captured(json!({}), two());
     let set = generator.generate(&before, None);
@@ -249,7 +250,7 @@ fn cost(change: impl FnOnce(&mut Snapshot)) -> (u64, u64) {
     (done.computed - work.computed, done.encoded - work.encoded)
 }
 
-fn edit(snapshot: &mut Snapshot, change: impl FnOnce(&mut Vec<Arc<ImplicitUpstream>>)) {
+fn edit(snapshot: &mut Web, change: impl FnOnce(&mut Vec<Arc<ImplicitUpstream>>)) {
     let mut all = snapshot.implicit.as_ref().unwrap().0.clone();
     change(&mut all);
     snapshot.implicit = Some(Arc::new(ImplicitUpstreams(all)));
@@ -264,7 +265,7 @@ fn a_change_costs_what_it_changes() {
         (0, 0),
         "another list of the same"
     );
-    let instances = |s: &mut Snapshot| {
+    let instances = |s: &mut Web| {
         edit(s, |all| {
             let mut api = ImplicitUpstream::clone(&all[0]);
             set_instances(&mut api.upstream, &Arc::default());
@@ -272,7 +273,7 @@ fn a_change_costs_what_it_changes() {
         });
     };
     assert_eq!(cost(instances), (1, 1), "the endpoints");
-    let address = |s: &mut Snapshot| {
+    let address = |s: &mut Web| {
         edit(s, |all| {
             let mut api = ImplicitUpstream::clone(&all[0]);
             let other = implicit(api.upstream.clone(), &[(Service, "10.96.0.9".to_owned())]);
@@ -281,7 +282,7 @@ fn a_change_costs_what_it_changes() {
         });
     };
     assert_eq!(cost(address), (1, 1), "the listener");
-    let more = |s: &mut Snapshot| {
+    let more = |s: &mut Web| {
         edit(s, |all| {
             all.insert(0, service("a", Protocol::Tcp, &[(Service, "240.0.0.3")]))
         });
@@ -311,18 +312,18 @@ fn a_change_of_a_destination_costs_what_it_changes() {
     };
     let outside = |all: &[&Arc<Destination>]| {
         let all: Vec<_> = all.iter().map(|one| Arc::clone(one)).collect();
-        Snapshot {
+        Web {
             destinations: Arc::new(Destinations(all)),
             ..captured(json!({}), two())
         }
     };
     let (a, b) = (destination("a", "10.0.3.1"), destination("b", "10.0.3.1"));
     let both = outside(&[&a, &b]);
-    let cost = |after: Snapshot| {
+    let cost = |after: Web| {
         let generator = Generator::new();
         let set = generator.generate(&both, None);
         let work = generator.work();
-        let after = Snapshot {
+        let after = Web {
             instance: Arc::clone(&both.instance),
             implicit: both.implicit.clone(),
             leaf: Arc::clone(&both.leaf),
@@ -350,7 +351,7 @@ fn a_change_of_a_destination_costs_what_it_changes() {
 #[test]
 fn implicit_and_explicit_upstreams_share_their_bytes() {
     let generator = Generator::new();
-    let explicit = Snapshot {
+    let explicit = Web {
         upstreams: vec![api(Protocol::Http)],
         ..web()
     };

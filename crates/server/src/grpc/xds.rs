@@ -55,8 +55,8 @@ impl StreamAuthorizer for Tokens {
     }
 
     fn authorize(&self, token: &str, snapshot: &Snapshot) -> Result<(), Status> {
-        let tenancy = &snapshot.proxy.tenancy;
-        self.service_write(token, tenancy, snapshot.instance.identity())
+        let tenancy = &snapshot.proxy.id.tenancy;
+        self.service_write(token, tenancy, snapshot.proxy.instance.identity())
     }
 }
 

@@ -7,7 +7,7 @@ use axum::extract::{Path, State};
 use axum::response::Response;
 use legate_model::acl::{Access, Authorizer, Resource};
 use legate_model::{UpstreamType, timestamp};
-use legate_proxycfg::{Snapshot, UpstreamSnapshot};
+use legate_proxycfg::{Sidecar, Snapshot, UpstreamSnapshot};
 use legate_store::ReadTxn;
 use legate_xds::{Proxies, ProxyStatus, Refusal, ResourceType, TypeStatus};
 use serde_json::{Map, Value, json};
@@ -64,7 +64,7 @@ fn may_read(authorizer: &Authorizer, status: &ProxyStatus) -> Result<(), ApiErro
 /// The proxy's service; `None` until its configuration has been built.
 fn service(status: &ProxyStatus) -> Option<&str> {
     let (snapshot, _) = status.configuration.as_ref()?;
-    Some(snapshot.instance.identity())
+    Some(snapshot.proxy.instance.identity())
 }
 
 fn summary(status: &ProxyStatus) -> Map<String, Value> {
@@ -159,9 +159,12 @@ fn refusal(refusal: &Refusal) -> Value {
 /// The proxy's upstreams, with their discovery chains as configured for it. Chains require read permission on
 /// the service or prepared query.
 fn upstreams(authorizer: &Authorizer, txn: &ReadTxn<'_>, snapshot: &Snapshot) -> Value {
-    let implicit = snapshot.implicit.iter().flat_map(|all| &all.0);
+    let sidecar = Sidecar::of(snapshot);
+    let implicit = sidecar.and_then(|own| own.implicit.as_ref());
+    let implicit = implicit.into_iter().flat_map(|all| &all.0);
     let implicit = implicit.map(|one| (&one.upstream, true));
-    let all = snapshot.upstreams.iter().map(|one| (one, false));
+    let explicit = sidecar.into_iter().flat_map(|own| &own.upstreams);
+    let all = explicit.map(|one| (one, false));
     let one = |(upstream, implicit): (&UpstreamSnapshot, bool)| {
         let name = &upstream.upstream.destination_name;
         let may_read = match upstream.upstream.destination_type {

@@ -29,9 +29,10 @@ use crate::chain::Instances;
 use crate::config::ManagerConfig;
 use crate::error::WatchError;
 use crate::kinds::leaves::Leaves;
-use crate::kinds::{self, Outcome, Parts};
+use crate::kinds::{self, Outcome, Parts, Sidecar};
 use crate::same::Compare;
 use crate::snapshot::{ProxyId, Snapshot};
+use crate::value::Value as _;
 
 /// Issues a certificate for every service, or for none.
 struct Issued(bool);
@@ -205,9 +206,18 @@ fn snapshot(store: &Store) -> Option<Snapshot> {
     }
 }
 
+fn sidecar(snapshot: &Snapshot) -> &Sidecar {
+    Sidecar::of(snapshot).unwrap()
+}
+
+/// The values of a complete snapshot of a sidecar.
+fn own(snapshot: Option<Snapshot>) -> Sidecar {
+    sidecar(&snapshot.unwrap()).clone()
+}
+
 /// The instances of the first target of the first upstream.
 fn instances(snapshot: &Snapshot) -> Arc<Instances> {
-    let resolved = &snapshot.upstreams[0].resolved;
+    let resolved = &sidecar(&snapshot).upstreams[0].resolved;
     let chain = resolved.chain.as_ref().unwrap();
     let target = chain.targets.keys().next().unwrap();
     Arc::clone(resolved.instances(target).unwrap())
@@ -263,6 +273,7 @@ fn paths_of_checks_are_exposed_where_the_checks_have_a_port() {
     let exposed = || {
         snapshot(&store)
             .unwrap()
+            .proxy
             .instance
             .proxy
             .expose

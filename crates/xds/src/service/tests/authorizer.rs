@@ -49,7 +49,9 @@ impl StreamAuthorizer for ScriptedAuthorizer {
         assert!(!self.is_set(Reply::Panic), "requested by the test");
         self.authenticate(token)?;
         match self.is_set(Reply::RefuseProxy) {
-            true => Err(Status::permission_denied(snapshot.instance.identity())),
+            true => Err(Status::permission_denied(
+                snapshot.proxy.instance.identity(),
+            )),
             false => Ok(()),
         }
     }

@@ -30,7 +30,7 @@ pub(super) fn links(name: &str, services: &[&str]) -> Command {
 }
 
 fn destinations(store: &Store) -> Arc<Destinations> {
-    snapshot(store).unwrap().destinations
+    own(snapshot(store)).destinations
 }
 
 fn names(store: &Store) -> Vec<String> {
@@ -40,7 +40,7 @@ fn names(store: &Store) -> Vec<String> {
 
 /// The services in the mesh that it may call.
 fn implicit(store: &Store) -> Vec<String> {
-    let all = snapshot(store).unwrap().implicit.unwrap();
+    let all = own(snapshot(store)).implicit.unwrap();
     let names = all.0.iter();
     let names = names.map(|one| one.upstream.upstream.destination_name.clone());
     names.collect()

@@ -39,7 +39,11 @@ fn found(store: &Store) -> (Vec<String>, String) {
     let snapshot = snapshot(store).unwrap();
     let nodes = instances(&snapshot);
     let nodes = nodes.iter().map(|one| one.node.node.clone());
-    let chain = snapshot.upstreams[0].resolved.chain.as_ref().unwrap();
+    let chain = sidecar(&snapshot).upstreams[0]
+        .resolved
+        .chain
+        .as_ref()
+        .unwrap();
     let target = chain.targets.values().next().unwrap();
     (nodes.collect(), target.service.clone())
 }
@@ -158,7 +162,7 @@ fn only_the_registration_configures_connections_to_a_query() {
     ] {
         apply(&store, command);
     }
-    let resolved = Arc::clone(&snapshot(&store).unwrap().upstreams[0].resolved);
+    let resolved = Arc::clone(&own(snapshot(&store)).upstreams[0].resolved);
     assert_eq!(resolved.protocol(), Protocol::Tcp);
     let chain = resolved.chain.as_ref().unwrap();
     let target = chain.targets.values().next().unwrap();
@@ -168,15 +172,15 @@ fn only_the_registration_configures_connections_to_a_query() {
     apply(&store, api("n9", &[], Vec::new()));
     let after = snapshot(&store).unwrap();
     // Another instance changes no cluster.
-    let chain = |of: &Snapshot| of.upstreams[0].resolved.chain.clone().unwrap();
+    let chain = |of: &Snapshot| sidecar(of).upstreams[0].resolved.chain.clone().unwrap();
     assert!(Arc::ptr_eq(&chain(&before), &chain(&after)));
     apply(
         &store,
         query("2", json!({"Name": "other", "Service": {"Service": "api"}})),
     );
     assert!(Arc::ptr_eq(
-        &after.upstreams[0].resolved,
-        &snapshot(&store).unwrap().upstreams[0].resolved
+        &sidecar(&after).upstreams[0].resolved,
+        &own(snapshot(&store)).upstreams[0].resolved
     ));
 }
 

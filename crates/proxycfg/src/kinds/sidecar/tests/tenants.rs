@@ -133,7 +133,11 @@ fn only_exported_services_have_their_routing() {
     }
     let shown = || {
         let snapshot = snapshot(&store).unwrap();
-        let chain = snapshot.upstreams[0].resolved.chain.as_ref().unwrap();
+        let chain = sidecar(&snapshot).upstreams[0]
+            .resolved
+            .chain
+            .as_ref()
+            .unwrap();
         let targets: Vec<_> = chain.targets.keys().cloned().collect();
         (chain.protocol.to_string(), targets.join(" "))
     };

@@ -21,7 +21,7 @@ fn asks(destination: &str, own: &str, of_permission: &str) -> Command {
 
 fn names(store: &Store) -> Vec<String> {
     let snapshot = snapshot(store).unwrap();
-    snapshot.jwt_providers.keys().cloned().collect()
+    sidecar(&snapshot).jwt_providers.keys().cloned().collect()
 }
 
 #[test]
@@ -54,7 +54,7 @@ fn a_provider_wakes_only_proxies_that_use_it() {
     apply(&store, provider("okta", "first"));
     assert!(woken(&mut watch));
     let before = snapshot(&store).unwrap();
-    assert_eq!(before.jwt_providers.len(), 1);
+    assert_eq!(sidecar(&before).jwt_providers.len(), 1);
     apply(&store, provider("okta", "second"));
     assert!(is_same(&before, &snapshot(&store).unwrap()));
     let moved = json!({

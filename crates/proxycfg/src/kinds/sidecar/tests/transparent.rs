@@ -30,7 +30,7 @@ pub(super) fn captured() -> Store {
 }
 
 fn implicit(store: &Store) -> Vec<Arc<ImplicitUpstream>> {
-    snapshot(store).unwrap().implicit.unwrap().0.clone()
+    own(snapshot(store)).implicit.unwrap().0.clone()
 }
 
 pub(super) fn names(store: &Store) -> Vec<String> {
@@ -80,7 +80,7 @@ fn intentions_select_the_implicit_upstreams() {
     apply(&store, intention("web", "*", Deny));
     assert_eq!(names(&store), ["api"]);
     apply(&store, web("web", &["db"]));
-    assert!(snapshot(&store).unwrap().implicit.is_none(), "another mode");
+    assert!(own(snapshot(&store)).implicit.is_none(), "another mode");
 }
 
 #[test]
@@ -143,8 +143,8 @@ fn callers_without_settings_share_implicit_upstreams() {
     apply(&store, status(CheckStatus::Critical));
     let after = snapshot(&store).unwrap();
     let same: Vec<bool> = std::iter::zip(
-        &before.implicit.as_ref().unwrap().0,
-        &after.implicit.as_ref().unwrap().0,
+        &sidecar(&before).implicit.as_ref().unwrap().0,
+        &sidecar(&after).implicit.as_ref().unwrap().0,
     )
     .map(|(a, b)| Arc::ptr_eq(a, b))
     .collect();
