@@ -11,12 +11,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use legate_identity::{CsrNames, CsrProfile, IssuedCertificate, LeafRequest, csr_names};
-use legate_model::{CaConfiguration, CaRoot, Secret, ServiceName, SpiffeId, TrustDomain};
+use legate_model::{CaConfiguration, CaRoot, Secret, SpiffeId, TrustDomain};
 use legate_runtime::{Backoff, BackoffPolicy, Clock};
 use legate_store::{CaState, Reader, Store, Watch};
 use tokio::time::timeout;
 
-use crate::leaf::Leaf;
+use crate::leaf::{Leaf, LeafId};
 use crate::limit::SigningLimit;
 use crate::provider::{self, Mesh, Provider};
 use crate::settings::{BUILT_IN, ProviderSettings, Settings};
@@ -354,28 +354,33 @@ impl Ca {
         Ok(())
     }
 
-    /// Issues a certificate for the proxies of a service.
-    pub(crate) async fn issue_service(&self, service: &ServiceName) -> Result<Leaf, CaError> {
-        let identity = SpiffeId::Service {
-            trust_domain: self.trust_domain(),
-            tenancy: service.tenancy.clone(),
-            datacenter: self.inner.datacenter.clone(),
-            service: service.name.as_ref().to_owned(),
-        };
+    /// Issues a certificate for proxies.
+    ///
+    /// # Errors
+    ///
+    /// When a DNS name could be a server's, or the CA cannot sign.
+    pub(crate) async fn issue(&self, id: &LeafId) -> Result<Leaf, CaError> {
+        let identity = id.identity(self.trust_domain(), &self.inner.datacenter);
+        if let Some(name) = id.dns_names.iter().find(|name| self.may_be_servers(name)) {
+            return Err(CaError::Identity {
+                identity: identity.to_string(),
+                reason: format!("it could impersonate a server by its DNS name {name}"),
+            });
+        }
         let signer = self.signer()?;
         // Local renewals are spread over time already.
         let _turn = match signer.is_remote() {
             true => Some(self.inner.limit.turn(&signer.settings.common).await?),
             false => None,
         };
-        let request = self.request(&signer, &identity, Vec::new(), Vec::new());
+        let request = self.request(&signer, &identity, id.dns_names.to_vec(), Vec::new());
         let issued = signer.provider.issue(request).await?;
         let certificate = issued.certificate;
         let issuer = issued.issuer.as_deref();
         let intermediate = issuer.and(certificate.info.authority_key_id.clone());
         let root = || signer.root.signing_key_id.clone();
         Ok(Leaf {
-            service: service.clone(),
+            id: id.clone(),
             uri: identity.to_string(),
             cert_pem: signer.with_chain(&certificate.cert_pem, issuer),
             key_pem: Secret::new(certificate.key.to_pem()),
@@ -385,6 +390,28 @@ impl Ca {
             authority_key_id: intermediate.unwrap_or_else(root),
             index: self.next_leaf_index(),
         })
+    }
+
+    /// Whether a server of this mesh could be identified by a host name, which may begin with a
+    /// wildcard. See [`Ca::issue_server`]; servers reached through mesh gateways are
+    /// `<node>.server.<datacenter>.consul`. Listeners of ingress gateways need `*.ingress.consul`.
+    fn may_be_servers(&self, name: &str) -> bool {
+        let name = name.trim_end_matches('.').to_ascii_lowercase();
+        let Some(rest) = name.strip_prefix("*.") else {
+            return is_like_a_servers(&name) || name.contains('*');
+        };
+        let datacenter = rest
+            .strip_suffix(DOMAIN)
+            .and_then(|it| it.strip_suffix('.'));
+        let is_datacenter = |of: &str| {
+            let own = self.inner.datacenter.eq_ignore_ascii_case(of);
+            own || (!of.contains('.') && of != "ingress") || of.contains(".peering.")
+        };
+        rest.is_empty()
+            || rest.contains('*')
+            || rest == DOMAIN
+            || is_like_a_servers(rest)
+            || datacenter.is_some_and(is_datacenter)
     }
 
     /// Leaf indexes of a server are unique, and never below the store's index.
@@ -515,11 +542,17 @@ pub(crate) fn random_serial() -> u128 {
 fn server_name_in(names: &CsrNames) -> Option<String> {
     let is_servers = |name: &&String| {
         let name = name.trim_end_matches('.').to_ascii_lowercase();
-        let of_domain = name
-            .strip_suffix(DOMAIN)
-            .is_some_and(|it| it.ends_with('.'));
-        name.contains('*') || name == "localhost" || (name.starts_with("server.") && of_domain)
+        name.contains('*') || is_like_a_servers(&name)
     };
     let name = names.dns_names.iter().find(is_servers).cloned();
     name.or_else(|| names.ips.first().map(ToString::to_string))
+}
+
+/// Whether a name in lower case without a final dot has the form of a server's.
+fn is_like_a_servers(name: &str) -> bool {
+    let of_domain = name
+        .strip_suffix(DOMAIN)
+        .is_some_and(|it| it.ends_with('.'));
+    let is_servers = name.starts_with("server.") || name.contains(".server.");
+    name == "localhost" || (of_domain && is_servers)
 }

@@ -126,10 +126,10 @@ impl From<IdentityError> for CaError {
     }
 }
 
-/// The certificate of a service is no longer renewed, because the control plane is stopping.
+/// A certificate is no longer renewed, because the control plane is stopping.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("the certificate of service {service:?} is no longer renewed: the CA has stopped")]
+#[error("the certificate of {leaf} is no longer renewed: the CA has stopped")]
 pub struct LeafEnded {
-    /// The service.
-    pub service: String,
+    /// Whose certificate it is.
+    pub leaf: String,
 }

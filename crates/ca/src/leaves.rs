@@ -1,7 +1,6 @@
-//! Leaf certificates: one per service, shared by all watchers and renewed in time.
+//! Leaf certificates: one per holder and host names, shared by all watchers and renewed in time.
 //!
-//! A service's task is the only writer of its certificate. The task exists as long as the service is
-//! watched.
+//! The task of a certificate is its only writer, and exists as long as the certificate is watched.
 
 use std::collections::HashMap;
 use std::convert::Infallible;
@@ -9,12 +8,11 @@ use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
-use legate_model::ServiceName;
 use legate_runtime::{CancellationToken, Spawner};
 use tokio::sync::{Notify, watch};
 use tracing::{debug, warn};
 
-use crate::leaf::Leaf;
+use crate::leaf::{Leaf, LeafId};
 use crate::renewal::{Action, Event, Renewal};
 use crate::{Ca, LeafEnded};
 
@@ -22,14 +20,14 @@ use crate::{Ca, LeafEnded};
 /// machine sleeps, unlike timers.
 const LONGEST_WAIT: Duration = Duration::from_secs(5 * 60);
 
-/// State that a service's task and its watchers share.
+/// State that the task of a certificate and its watchers share.
 struct Published {
     leaf: watch::Sender<Option<Arc<Leaf>>>,
     /// Notified to renew the certificate immediately.
     renew_now: Notify,
 }
 
-/// The certificates of all watched services. Clones are handles to the same store.
+/// All watched certificates. Clones are handles to the same store.
 #[derive(Clone)]
 pub struct LeafStore {
     shared: Arc<Shared>,
@@ -39,7 +37,7 @@ struct Shared {
     ca: Ca,
     spawner: Spawner,
     /// Each sender is owned by its task, so that watchers notice when the task ends.
-    services: Mutex<HashMap<ServiceName, Weak<Published>>>,
+    watched: Mutex<HashMap<LeafId, Weak<Published>>>,
 }
 
 impl Ca {
@@ -56,17 +54,17 @@ impl LeafStore {
             shared: Arc::new(Shared {
                 ca,
                 spawner,
-                services: Mutex::default(),
+                watched: Mutex::default(),
             }),
         }
     }
 
-    /// Watches a service's certificate, which is issued unless it is already watched.
+    /// Watches a certificate, which is issued unless it is already watched.
     #[must_use]
-    pub fn watch(&self, service: impl Into<ServiceName>) -> LeafWatch {
-        let service = service.into();
-        let mut services = self.shared.lock();
-        let known = services.get(&service).and_then(Weak::upgrade);
+    pub fn watch(&self, id: impl Into<LeafId>) -> LeafWatch {
+        let id = id.into();
+        let mut watched = self.shared.lock();
+        let known = watched.get(&id).and_then(Weak::upgrade);
         let leaf = match known {
             Some(published) => published.leaf.subscribe(),
             None => {
@@ -75,63 +73,70 @@ impl LeafStore {
                     leaf: sender,
                     renew_now: Notify::new(),
                 });
-                services.insert(service.clone(), Arc::downgrade(&published));
+                watched.insert(id.clone(), Arc::downgrade(&published));
                 let task = Task {
                     shared: Arc::clone(&self.shared),
-                    name: format!("leaf of {service}"),
-                    service: service.clone(),
+                    name: format!("leaf of {id}"),
+                    id: id.clone(),
                     published,
                 };
-                drop(services);
+                drop(watched);
                 let spawner = &self.shared.spawner;
                 spawner.spawn(task.name.clone(), task.run(spawner.token()));
                 leaf
             }
         };
-        LeafWatch { service, leaf }
+        LeafWatch { id, leaf }
     }
 
-    /// Renews a service's certificate immediately, unless the last attempt has just failed.
-    pub(crate) fn renew_now(&self, service: &ServiceName) {
-        let known = self.shared.lock().get(service).and_then(Weak::upgrade);
+    /// The current certificate, if it is watched.
+    #[must_use]
+    pub fn current(&self, id: &LeafId) -> Option<Arc<Leaf>> {
+        let known = self.shared.lock().get(id).and_then(Weak::upgrade)?;
+        known.leaf.borrow().clone()
+    }
+
+    /// Renews a certificate immediately, unless the last attempt has just failed.
+    pub(crate) fn renew_now(&self, id: &LeafId) {
+        let known = self.shared.lock().get(id).and_then(Weak::upgrade);
         if let Some(published) = known {
             published.renew_now.notify_one();
         }
     }
 
-    /// Whether a service's certificate is watched.
-    pub(crate) fn has(&self, service: &ServiceName) -> bool {
-        self.shared.lock().contains_key(service)
+    /// Whether a certificate is watched.
+    pub(crate) fn has(&self, id: &LeafId) -> bool {
+        self.shared.lock().contains_key(id)
     }
 
-    /// The services with watched certificates, in no particular order.
+    /// The watched certificates, in no particular order.
     #[must_use]
-    pub fn services(&self) -> Vec<ServiceName> {
-        let services = self.shared.lock();
-        services.keys().cloned().collect()
+    pub fn watched(&self) -> Vec<LeafId> {
+        let watched = self.shared.lock();
+        watched.keys().cloned().collect()
     }
 }
 
 impl fmt::Debug for LeafStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("LeafStore")
-            .field("services", &self.services())
+            .field("watched", &self.watched())
             .finish_non_exhaustive()
     }
 }
 
 impl Shared {
-    fn lock(&self) -> MutexGuard<'_, HashMap<ServiceName, Weak<Published>>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<LeafId, Weak<Published>>> {
         // Every change of the map is complete before a panic is possible.
-        self.services.lock().unwrap_or_else(PoisonError::into_inner)
+        self.watched.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// A watch on a service's certificate. Dropping the last watch ends the renewal. A clone has seen the
+/// A watch on a certificate. Dropping the last watch ends the renewal. A clone has seen the
 /// same certificates as the original.
 #[derive(Debug, Clone)]
 pub struct LeafWatch {
-    service: ServiceName,
+    id: LeafId,
     leaf: watch::Receiver<Option<Arc<Leaf>>>,
 }
 
@@ -150,16 +155,16 @@ impl LeafWatch {
     /// [`LeafEnded`] when there will be no further certificate because the tasks' scope has stopped.
     pub async fn changed(&mut self) -> Result<(), LeafEnded> {
         self.leaf.changed().await.map_err(|_| LeafEnded {
-            service: self.service.to_string(),
+            leaf: self.id.to_string(),
         })
     }
 }
 
-/// The task that renews one service's certificate.
+/// The task that renews one certificate.
 struct Task {
     shared: Arc<Shared>,
     name: String,
-    service: ServiceName,
+    id: LeafId,
     published: Arc<Published>,
 }
 
@@ -206,9 +211,9 @@ impl Task {
 
     async fn issue(&self, renewal: &mut Renewal) {
         let ca = &self.shared.ca;
-        match ca.issue_service(&self.service).await {
+        match ca.issue(&self.id).await {
             Ok(leaf) => {
-                debug!(service = %self.service, serial = leaf.serial, "issued a certificate");
+                debug!(leaf = %self.id, serial = leaf.serial, "issued a certificate");
                 renewal.handle(Event::Issued {
                     valid_after: leaf.valid_after,
                     valid_before: leaf.valid_before,
@@ -218,7 +223,7 @@ impl Task {
                 self.published.leaf.send_replace(Some(Arc::new(leaf)));
             }
             Err(error) => {
-                warn!(service = %self.service, %error, "cannot issue a certificate, trying again");
+                warn!(leaf = %self.id, %error, "cannot issue a certificate, trying again");
                 renewal.handle(Event::Failed {
                     now: ca.clock().now(),
                     random: rand::random(),
@@ -227,13 +232,13 @@ impl Task {
         }
     }
 
-    /// Removes the service unless a watcher was added meanwhile.
+    /// Removes the certificate unless a watcher was added meanwhile.
     fn leave(&self) -> bool {
-        let mut services = self.shared.lock();
+        let mut watched = self.shared.lock();
         // Watchers are added under the same lock, so none can be missed.
         let unwatched = self.published.leaf.receiver_count() == 0;
         if unwatched {
-            services.remove(&self.service);
+            watched.remove(&self.id);
         }
         unwatched
     }
@@ -242,13 +247,13 @@ impl Task {
 impl Drop for Task {
     /// Runs also when the task is dropped with its scope; the next watcher then gets a new entry.
     fn drop(&mut self) {
-        let mut services = self.shared.lock();
+        let mut watched = self.shared.lock();
         let own = Arc::downgrade(&self.published);
-        if services
-            .get(&self.service)
+        if watched
+            .get(&self.id)
             .is_some_and(|other| other.ptr_eq(&own))
         {
-            services.remove(&self.service);
+            watched.remove(&self.id);
         }
     }
 }

@@ -2,12 +2,12 @@
 //! before they expire.
 //!
 //! [`Ca`] signs; [`CaManager`] changes the root and configuration; [`LeafStore`] has one certificate
-//! per service for all its proxies. This crate neither authorizes callers (ACLs) nor serves requests.
+//! per [`LeafId`] for all proxies that ask for it. This crate neither authorizes callers (ACLs) nor serves requests.
 //!
 //! - `provider` has a root and signs: built in, or HashiCorp Vault.
 //! - `rotation` computes the trusted roots when another root becomes active. Pure.
 //! - `renewal` schedules the renewal of a leaf. Pure: time and randomness are passed in.
-//! - `leaves` runs the schedule: one task per watched service.
+//! - `leaves` runs the schedule: one task per watched certificate.
 
 mod authority;
 mod config;
@@ -26,7 +26,7 @@ mod settings;
 pub use authority::{Ca, CheckedRequest};
 pub use config::{CaConfig, ProviderKeys};
 pub use error::{CaError, LeafEnded};
-pub use leaf::Leaf;
+pub use leaf::{Leaf, LeafHolder, LeafId};
 pub use leaves::{LeafStore, LeafWatch};
 pub use manager::CaManager;
 pub use renewal::renewal_time;

@@ -63,7 +63,7 @@ impl ServiceLeaves {
         let (signer, _) = self.ca.watch_signing_key();
         let stale = |leaf: &Leaf| seen == 0 && Some(&leaf.authority_key_id) != signer.as_ref();
         if watch.current().is_some_and(|leaf| stale(&leaf)) {
-            self.leaves.renew_now(service);
+            self.leaves.renew_now(&service.into());
         }
         loop {
             let current = watch.current();
@@ -89,7 +89,7 @@ impl ServiceLeaves {
         if let Some(watch) = self.known(service) {
             return Ok(watch);
         }
-        if !self.leaves.has(service) {
+        if !self.leaves.has(&service.into()) {
             self.ca.turn().await?;
         }
         let watch = self.leaves.watch(service);

@@ -151,8 +151,8 @@ async fn a_restart_with_the_same_store_keeps_the_root() {
     assert_eq!(again.trust_domain(), fixture.ca.trust_domain());
     assert_eq!(fixture.state(), before);
     let (first, second) = (
-        fixture.ca.issue_service(&"web".into()).await.unwrap(),
-        again.issue_service(&"web".into()).await.unwrap(),
+        fixture.ca.issue(&"web".into()).await.unwrap(),
+        again.issue(&"web".into()).await.unwrap(),
     );
     assert_eq!(first.authority_key_id, second.authority_key_id);
     assert_ne!(first.serial, second.serial, "serial numbers are unique");
@@ -200,7 +200,7 @@ async fn a_leaf_contains_the_identity_of_the_service() {
     let leaf = next(&mut watch).await;
     let td = fixture.ca.trust_domain();
     let uri = format!("spiffe://{td}/ns/default/dc/dc1/svc/web");
-    assert_eq!((&leaf.service, &leaf.uri), (&"web".into(), &uri));
+    assert_eq!((&leaf.id, &leaf.uri), (&"web".into(), &uri));
     let info = CertificateInfo::from_pem(&leaf.cert_pem).unwrap();
     assert_eq!(info.uris, [uri]);
     assert_eq!(info.serial, leaf.serial);
@@ -212,6 +212,82 @@ async fn a_leaf_contains_the_identity_of_the_service() {
     assert_eq!(leaf.valid_before, leaf.valid_after + 72 * HOUR);
     assert!(leaf.key_pem.expose().contains("PRIVATE KEY"));
     assert!(!format!("{leaf:?}").contains("PRIVATE KEY"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_leaf_contains_its_dns_names_and_the_identity_of_a_gateway() {
+    let fixture = Fixture::new().await;
+    let td = fixture.ca.trust_domain();
+    let names = ["*.ingress.consul", "shop.example.com"].map(str::to_owned);
+    let id = LeafId::from("ingress").with_dns_names(names.clone());
+    let leaf = fixture.ca.issue(&id).await.unwrap();
+    let info = CertificateInfo::from_pem(&leaf.cert_pem).unwrap();
+    assert_eq!(info.dns_names, names);
+    let uri = format!("spiffe://{td}/ns/default/dc/dc1/svc/ingress");
+    assert_eq!(info.uris, [uri]);
+    let id = LeafId::of_mesh_gateway(&"default".into());
+    let leaf = fixture.ca.issue(&id).await.unwrap();
+    assert_eq!(leaf.uri, format!("spiffe://{td}/gateway/mesh/dc/dc1"));
+    let info = CertificateInfo::from_pem(&leaf.cert_pem).unwrap();
+    assert_eq!(
+        (info.uris, info.dns_names),
+        (vec![leaf.uri.clone()], vec![])
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn certificates_with_different_names_are_separate() {
+    let fixture = Fixture::new().await;
+    let leaves = fixture.leaves();
+    let named = LeafId::from("web").with_dns_names(["web.example".to_owned()]);
+    let (mut plain, mut other) = (leaves.watch("web"), leaves.watch(named.clone()));
+    let (plain_leaf, other_leaf) = (next(&mut plain).await, next(&mut other).await);
+    assert_ne!(plain_leaf.serial, other_leaf.serial);
+    assert!(Arc::ptr_eq(&leaves.current(&named).unwrap(), &other_leaf));
+    drop(other);
+    settle().await;
+    assert_eq!(leaves.watched(), ["web".into()]);
+    assert!(leaves.current(&named).is_none());
+}
+
+#[tokio::test(start_paused = true)]
+async fn names_of_servers_are_not_issued_to_proxies() {
+    let fixture = Fixture::new().await;
+    let td = fixture.ca.trust_domain();
+    let issue = async |name: &str| {
+        let id = LeafId::from("ingress").with_dns_names([name.to_owned()]);
+        fixture.ca.issue(&id).await
+    };
+    for refused in [
+        "server.dc1.consul",
+        "Server.DC1.consul.",
+        "server.dc2.consul",
+        "node.server.dc1.consul",
+        "localhost",
+        "*",
+        "*.*.consul",
+        "foo.*.example",
+        "*.consul",
+        "*.dc1.consul",
+        "*.dc2.consul",
+        "*.server.dc1.consul",
+        &format!("server.dc1.peering.{td}"),
+        &format!("*.dc1.peering.{td}"),
+    ] {
+        let error = issue(refused).await.unwrap_err().to_string();
+        assert!(error.contains("impersonate a server"), "{refused}: {error}");
+    }
+    for issued in [
+        "*.ingress.consul",
+        "*.ingress.dc1.consul",
+        "*.example.com",
+        "server.example.com",
+        "consul",
+    ] {
+        issue(issued)
+            .await
+            .unwrap_or_else(|error| panic!("{issued}: {error}"));
+    }
 }
 
 #[tokio::test(start_paused = true)]
@@ -262,10 +338,10 @@ async fn the_last_watcher_removes_the_entry() {
     let first = next(&mut one).await;
     drop(one);
     settle().await;
-    assert_eq!(leaves.services(), ["web"]);
+    assert_eq!(leaves.watched(), ["web".into()]);
     drop(two);
     settle().await;
-    assert!(leaves.services().is_empty());
+    assert!(leaves.watched().is_empty());
     let mut again = leaves.watch("web");
     assert_ne!(next(&mut again).await.serial, first.serial);
 }
@@ -281,7 +357,7 @@ async fn a_watch_added_during_removal_gets_a_leaf() {
     let two = leaves.watch("web");
     settle().await;
     assert!(Arc::ptr_eq(&first, &two.current().unwrap()));
-    assert_eq!(leaves.services(), ["web"]);
+    assert_eq!(leaves.watched(), ["web".into()]);
 }
 
 #[tokio::test(start_paused = true)]
@@ -350,7 +426,7 @@ async fn stopping_ends_the_watches() {
     assert!(Arc::ptr_eq(&watch.current().unwrap(), &leaf));
     // A watch that is created too late does not wait forever.
     leaves.watch("api").changed().await.unwrap_err();
-    assert!(leaves.services().is_empty());
+    assert!(leaves.watched().is_empty());
 }
 
 #[tokio::test(start_paused = true)]
@@ -623,7 +699,7 @@ async fn requested_leaves_are_cached_with_an_index() {
     tokio::time::sleep(73 * HOUR).await;
     served.leaf(&"api".into(), 0, soon()).await.unwrap();
     settle().await;
-    assert_eq!(leaves.services(), ["api"]);
+    assert_eq!(leaves.watched(), ["api".into()]);
 }
 
 #[tokio::test(start_paused = true)]

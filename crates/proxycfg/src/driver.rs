@@ -1,12 +1,13 @@
 //! The asynchronous part: recomputes a proxy's snapshot when one of its inputs has changed, and
 //! publishes it when the schedule allows.
 
+use std::collections::HashMap;
 use std::convert::Infallible;
-use std::future::pending;
+use std::future::{pending, poll_fn};
 use std::sync::Arc;
+use std::task::Poll;
 
-use legate_ca::{Leaf, LeafStore, LeafWatch};
-use legate_model::ServiceName;
+use legate_ca::{Leaf, LeafId, LeafStore, LeafWatch};
 use legate_runtime::CancellationToken;
 use legate_store::{Follower, Reader};
 use tokio::sync::{oneshot, watch};
@@ -72,7 +73,7 @@ pub(crate) async fn run(
             }
             () = stop.cancelled() => break Ended::Stopping,
             () = driver.follower.changed() => driver.schedule.changed(Instant::now()),
-            renewed = driver.leaf.renewed() => driver.renewed(renewed),
+            renewed = driver.leaves.renewed() => driver.renewed(renewed),
             () = wake(driver.schedule.wake_at()) => {}
         }
     };
@@ -92,7 +93,7 @@ struct Driver {
     context: Arc<Context>,
     proxy: ProxyId,
     schedule: Schedule,
-    leaf: ServiceLeaf,
+    leaves: ProxyLeaves,
     /// Wakes when an input of the last snapshot has changed.
     follower: Follower,
     parts: Parts,
@@ -100,29 +101,57 @@ struct Driver {
     ended: Option<Ended>,
 }
 
-/// The certificate of the proxy's service, watched from the first snapshot on.
-struct ServiceLeaf {
+/// The certificates of the proxy, each watched from the first snapshot that asks for it until one
+/// does not.
+struct ProxyLeaves {
     leaves: LeafStore,
-    watched: Option<(ServiceName, LeafWatch)>,
+    watched: HashMap<LeafId, Watched>,
 }
 
-impl Leaves for ServiceLeaf {
-    fn current(&mut self, service: &ServiceName) -> Option<Arc<Leaf>> {
-        let known = self.watched.as_ref().is_some_and(|(of, _)| of == service);
-        if !known {
-            self.watched = Some((service.clone(), self.leaves.watch(service)));
-        }
-        self.watched.as_ref().and_then(|(_, leaf)| leaf.current())
+struct Watched {
+    leaf: LeafWatch,
+    /// Whether the current snapshot has asked for it.
+    is_asked: bool,
+}
+
+impl Leaves for ProxyLeaves {
+    fn current(&mut self, id: &LeafId) -> Option<Arc<Leaf>> {
+        let watched = match self.watched.get_mut(id) {
+            Some(known) => known,
+            None => self.watched.entry(id.clone()).or_insert(Watched {
+                leaf: self.leaves.watch(id.clone()),
+                is_asked: false,
+            }),
+        };
+        watched.is_asked = true;
+        watched.leaf.current()
     }
 }
 
-impl ServiceLeaf {
+impl ProxyLeaves {
+    /// Drops the certificates that the complete snapshot has not asked for.
+    fn end_others(&mut self) {
+        self.watched
+            .retain(|_, watched| std::mem::take(&mut watched.is_asked));
+    }
+
     /// Waits for the next certificate. `Err` carries the reason why there will be none.
     async fn renewed(&mut self) -> Result<(), String> {
-        match &mut self.watched {
-            Some((_, leaf)) => leaf.changed().await.map_err(|error| error.to_string()),
-            None => pending().await,
-        }
+        let watched = self.watched.values_mut();
+        let mut changes: Vec<_> = watched
+            .map(|watched| Box::pin(watched.leaf.changed()))
+            .collect();
+        let first = poll_fn(|context| {
+            let mut ready =
+                changes
+                    .iter_mut()
+                    .filter_map(|change| match change.as_mut().poll(context) {
+                        Poll::Ready(changed) => Some(changed),
+                        Poll::Pending => None,
+                    });
+            ready.next().map_or(Poll::Pending, Poll::Ready)
+        });
+        first.await.map_err(|error| error.to_string())
     }
 }
 
@@ -133,9 +162,9 @@ impl Driver {
         let follower = Follower::default();
         Self {
             schedule,
-            leaf: ServiceLeaf {
+            leaves: ProxyLeaves {
                 leaves: context.leaves.clone(),
-                watched: None,
+                watched: HashMap::new(),
             },
             parts: Parts::of(follower.clone()),
             follower,
@@ -176,9 +205,12 @@ impl Driver {
         self.follower.forget();
         let state = self.context.store.state();
         let (txn, config) = (state.read(), &self.context.config);
-        let (leaf, parts) = (&mut self.leaf, &mut self.parts);
-        match kinds::snapshot(&txn, &self.proxy, config, leaf, parts) {
-            Ok(Outcome::Ready(snapshot)) => Some(*snapshot),
+        let (leaves, parts) = (&mut self.leaves, &mut self.parts);
+        match kinds::snapshot(&txn, &self.proxy, config, leaves, parts) {
+            Ok(Outcome::Ready(snapshot)) => {
+                leaves.end_others();
+                Some(*snapshot)
+            }
             Ok(Outcome::Pending) => None,
             Err(refused) => {
                 self.ended = Some(Ended::Registration(refused));

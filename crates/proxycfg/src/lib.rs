@@ -46,8 +46,8 @@ pub use config::ManagerConfig;
 pub use egress::{Destination, Destinations};
 pub use error::{Ended, WatchError};
 pub use kinds::{Kind, Sidecar, snapshot_of};
-/// Part of every snapshot; exported here so that later stages need not depend on the CA.
-pub use legate_ca::Leaf;
+/// Part of snapshots; exported here so that later stages need not depend on the CA.
+pub use legate_ca::{Leaf, LeafHolder, LeafId};
 pub use manager::{Manager, Preview};
 pub use merge::merge_central_config;
 pub use queries::JwtProviders;

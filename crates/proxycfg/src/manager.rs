@@ -1,9 +1,10 @@
 //! The registry of proxies: one source per proxy, shared by its watchers and dropped with the last
 //! one.
 
+use std::collections::HashMap;
 use std::sync::{Arc, Weak};
 
-use legate_ca::LeafStore;
+use legate_ca::{Leaf, LeafId, LeafStore};
 use legate_runtime::Spawner;
 use legate_store::{Reader, State};
 use tokio::sync::{oneshot, watch};
@@ -112,16 +113,25 @@ impl Manager {
         live.map(|(proxy, _)| proxy.clone()).collect()
     }
 
-    /// Compares a watched proxy's snapshots in two states. Both are computed with the proxy's
-    /// current certificate, so that only the states differ.
+    /// Compares a watched proxy's snapshots in two states. Both are computed with the same current
+    /// certificates, so that only the states differ. A certificate that only the other state needs
+    /// is not issued: [`Leaf::to_be_issued`] stands for it.
     pub fn preview(&self, proxy: &ProxyId, before: &State, after: &State) -> Preview {
         let lease = self.inner.leases.lock().get(proxy).and_then(Weak::upgrade);
-        let Some(published) = lease.and_then(|lease| lease.latest()) else {
+        if lease.and_then(|lease| lease.latest()).is_none() {
             return Preview::Waiting;
-        };
-        let config = &self.inner.context.config;
-        let snapshot = |state: &State| {
-            let leaf = Arc::clone(&published.leaf);
+        }
+        let Context { config, leaves, .. } = &*self.inner.context;
+        let mut given = HashMap::new();
+        let mut snapshot = |state: &State| {
+            let leaf = |id: &LeafId| {
+                let current = || leaves.current(id);
+                let given = given.entry(id.clone());
+                let leaf = given.or_insert_with(|| {
+                    current().unwrap_or_else(|| Arc::new(Leaf::to_be_issued(id)))
+                });
+                Some(Arc::clone(leaf))
+            };
             let made = kinds::snapshot_of(&state.read(), proxy, config, leaf);
             made.ok().flatten()
         };

@@ -32,7 +32,7 @@ pub(crate) fn shared<T: PartialEq>(a: &Arc<T>, b: &Arc<T>) -> bool {
 
 /// Whether the certificates are the same.
 pub(crate) fn leaf(a: &Arc<Leaf>, b: &Arc<Leaf>) -> bool {
-    Arc::ptr_eq(a, b) || (a.cert_pem == b.cert_pem && a.service == b.service)
+    Arc::ptr_eq(a, b) || (a.cert_pem == b.cert_pem && a.id == b.id)
 }
 
 /// Whether the registrations are the same for the registered proxy. Tags, meta and weights matter

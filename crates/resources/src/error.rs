@@ -64,9 +64,7 @@ pub enum GenerateError {
     #[error("the CA has no root certificate, so no peer could be verified; initialise the CA")]
     NoRoots,
     /// No certificate to authenticate with.
-    #[error(
-        "service {0:?} has no certificate or no key, so it could not identify itself; see the CA's log"
-    )]
+    #[error("{0} has no certificate or no key, so it could not identify itself; see the CA's log")]
     NoLeaf(String),
     /// The mesh entry has an unknown value for request normalization.
     #[error(

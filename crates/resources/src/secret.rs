@@ -32,7 +32,7 @@ pub(crate) fn leaf(memo: &Memo, leaf: &Leaf) -> Result<Arc<EncodedResource>, Gen
         key: leaf.key_pem.expose(),
     };
     if input.certificates.is_empty() || input.key.is_empty() {
-        return Err(GenerateError::NoLeaf(leaf.service.to_string()));
+        return Err(GenerateError::NoLeaf(leaf.id.to_string()));
     }
     memo.get(&input, |input| {
         let certificate = TlsCertificate {

@@ -1,11 +1,16 @@
-//! The source of the certificate in a snapshot: the CA, or an earlier snapshot.
+//! The source of the certificates in a snapshot.
 
 use std::sync::Arc;
 
-use legate_ca::Leaf;
-use legate_model::ServiceName;
+use legate_ca::{Leaf, LeafId};
 
-/// Provides the current certificate of a service, `None` until there is one.
+/// Provides current certificates, `None` until there is one.
 pub(crate) trait Leaves {
-    fn current(&mut self, service: &ServiceName) -> Option<Arc<Leaf>>;
+    fn current(&mut self, id: &LeafId) -> Option<Arc<Leaf>>;
+}
+
+impl<F: FnMut(&LeafId) -> Option<Arc<Leaf>>> Leaves for F {
+    fn current(&mut self, id: &LeafId) -> Option<Arc<Leaf>> {
+        self(id)
+    }
 }

@@ -10,8 +10,8 @@ mod sidecar;
 
 use std::sync::Arc;
 
-use legate_ca::Leaf;
-use legate_model::{CheckServiceNode, ServiceInstance, ServiceKind, ServiceName};
+use legate_ca::{Leaf, LeafId};
+use legate_model::{CheckServiceNode, ServiceInstance, ServiceKind};
 use legate_store::{Follower, Kept, ReadTxn};
 
 use self::leaves::Leaves;
@@ -236,18 +236,9 @@ fn is_same<T>(last: Option<&Arc<T>>, now: &Arc<T>) -> bool {
     last.is_some_and(|last| Arc::ptr_eq(last, now))
 }
 
-/// The certificate of one service.
-struct OneLeaf(Arc<Leaf>);
-
-impl Leaves for OneLeaf {
-    fn current(&mut self, service: &ServiceName) -> Option<Arc<Leaf>> {
-        (self.0.service == *service).then(|| Arc::clone(&self.0))
-    }
-}
-
-/// Computes the snapshot of a proxy from a state and a certificate, as a [`crate::Manager`] does,
-/// for callers without a running manager. Returns `None` while the registration, the roots or a
-/// certificate of the proxy's service is missing.
+/// Computes the snapshot of a proxy from a state, as a [`crate::Manager`] does, for callers without
+/// a running manager. `leaves` gives the certificates that the proxy needs. Returns `None` while the
+/// registration, the roots or a certificate is missing.
 ///
 /// # Errors
 ///
@@ -256,10 +247,10 @@ pub fn snapshot_of(
     txn: &ReadTxn<'_>,
     proxy: &ProxyId,
     config: &ManagerConfig,
-    leaf: Arc<Leaf>,
+    mut leaves: impl FnMut(&LeafId) -> Option<Arc<Leaf>>,
 ) -> Result<Option<Snapshot>, WatchError> {
     let mut parts = Parts::default();
-    match snapshot(txn, proxy, config, &mut OneLeaf(leaf), &mut parts)? {
+    match snapshot(txn, proxy, config, &mut leaves, &mut parts)? {
         Outcome::Ready(snapshot) => Ok(Some(*snapshot)),
         Outcome::Pending => Ok(None),
     }

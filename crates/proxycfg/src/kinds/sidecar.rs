@@ -77,7 +77,7 @@ pub(super) fn snapshot(read: &mut Reading<'_, '_>, parts: &mut Parts) -> Option<
     let destination = &instance.proxy.destination_service_name;
     // As in Consul, a sidecar is in the tenancy of its service.
     let service = ServiceName::new(read.txn.tenancy(), destination);
-    let leaf = read.leaves.current(&service)?;
+    let leaf = read.leaves.current(&service.into())?;
     let callers = read.kept(&mut parts.callers, |txn| Callers {
         intentions: queries::intentions(txn, destination),
         jwt_providers: queries::jwt_providers(txn, destination),

@@ -23,7 +23,7 @@ async fn the_first_snapshot_is_complete_and_comes_at_once() {
     assert_eq!(&*snapshot.proxy.node_address, "10.0.0.1");
     assert_eq!(snapshot.proxy.trust_domain, mesh.ca.trust_domain());
     assert_eq!(sidecar(&snapshot).protocol, Protocol::Tcp);
-    assert_eq!(sidecar(&snapshot).leaf.service, "web");
+    assert_eq!(sidecar(&snapshot).leaf.id, "web".into());
     assert_eq!(sidecar(&snapshot).intentions.len(), 1);
     assert_eq!(snapshot.proxy.roots.roots.len(), 1);
     assert!(snapshot.proxy.mesh.is_none());
@@ -251,7 +251,7 @@ async fn dropping_the_last_watch_ends_the_source() {
     drop(second);
     assert!(mesh.manager.proxies().is_empty());
     let gone = async {
-        while !mesh.leaves.services().is_empty() {
+        while !mesh.leaves.watched().is_empty() {
             yield_now().await;
         }
     };
@@ -338,9 +338,9 @@ async fn another_destination_brings_its_own_identity() {
     shop["Proxy"]["DestinationServiceName"] = json!("shop");
     mesh.register("n1", shop);
     let snapshot = next(&mut watch).await;
-    assert_eq!(sidecar(&snapshot).leaf.service, "shop");
+    assert_eq!(sidecar(&snapshot).leaf.id, "shop".into());
     assert_eq!(sidecar(&snapshot).intentions.len(), 1);
-    assert_eq!(mesh.leaves.services(), ["shop"]);
+    assert_eq!(mesh.leaves.watched(), ["shop".into()]);
 }
 
 #[tokio::test(start_paused = true)]

@@ -11,7 +11,7 @@ use legate_model::{
     ServiceResolver, ServiceRouter, ServiceSplitter, Tenancy, TrustDomain, Upstream,
 };
 use legate_proxycfg::{
-    Destinations, ImplicitUpstreams, Instances, JwtProviders, Kind, Leaf, Proxy, ProxyId,
+    Destinations, ImplicitUpstreams, Instances, JwtProviders, Kind, Leaf, LeafId, Proxy, ProxyId,
     ResolvedChain, Sidecar, Snapshot, UpstreamSnapshot,
 };
 use legate_resources::{ResourceSet, Work};
@@ -133,9 +133,14 @@ pub(crate) fn sidecar(mut proxy: Value) -> Arc<ServiceInstance> {
 }
 
 pub(crate) fn leaf(service: &str, version: &str) -> Arc<Leaf> {
-    Arc::new(Leaf {
+    Arc::new(leaf_of(&service.into(), service, version))
+}
+
+/// A certificate of `name`.
+pub(crate) fn leaf_of(id: &LeafId, service: &str, version: &str) -> Leaf {
+    Leaf {
         index: 1,
-        service: service.into(),
+        id: id.clone(),
         uri: format!("spiffe://c1.consul/ns/default/dc/dc1/svc/{service}"),
         cert_pem: format!("the {version} certificate of {service}\n"),
         key_pem: Secret::new(format!("the {version} key of {service}\n")),
@@ -143,7 +148,7 @@ pub(crate) fn leaf(service: &str, version: &str) -> Arc<Leaf> {
         valid_after: SystemTime::UNIX_EPOCH,
         valid_before: SystemTime::UNIX_EPOCH,
         authority_key_id: String::new(),
-    })
+    }
 }
 
 pub(crate) fn roots(name: &str) -> Arc<CaRoots> {

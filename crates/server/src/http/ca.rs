@@ -110,7 +110,7 @@ pub(super) async fn leaf(
     let leaf = call.unless_stopped(leaf).await??;
     // The token may have changed during the wait.
     may_request_leaf(&call, &service)?;
-    call.answer(leaf.index, &IssuedCert::of(&leaf), false)
+    call.answer(leaf.index, &IssuedCert::of(&leaf, &name), false)
         .map(uncached)
 }
 
@@ -147,14 +147,14 @@ struct IssuedCert<'a> {
 }
 
 impl<'a> IssuedCert<'a> {
-    fn of(leaf: &'a Leaf) -> Self {
+    fn of(leaf: &'a Leaf, service: &'a ServiceName) -> Self {
         Self {
             serial_number: &leaf.serial,
             cert_pem: &leaf.cert_pem,
             private_key_pem: &leaf.key_pem,
-            service: &leaf.service.name,
-            namespace: leaf.service.tenancy.shown_namespace(),
-            partition: leaf.service.tenancy.shown_partition(),
+            service: &service.name,
+            namespace: service.tenancy.shown_namespace(),
+            partition: service.tenancy.shown_partition(),
             service_uri: &leaf.uri,
             valid_after: leaf.valid_after,
             valid_before: leaf.valid_before,

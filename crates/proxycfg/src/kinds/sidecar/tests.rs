@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use futures_util::FutureExt;
-use legate_ca::Leaf;
+use legate_ca::{Leaf, LeafId};
 use legate_intentions::Action;
 use legate_model::{
     CaRoots, CheckDefinition, CheckStatus, ConfigEntry, HealthCheck, Intention, IntentionAction,
@@ -38,13 +38,13 @@ use crate::value::Value as _;
 struct Issued(bool);
 
 impl Leaves for Issued {
-    fn current(&mut self, service: &ServiceName) -> Option<Arc<Leaf>> {
+    fn current(&mut self, id: &LeafId) -> Option<Arc<Leaf>> {
         self.0.then(|| {
             Arc::new(Leaf {
                 index: 1,
-                service: service.clone(),
+                id: id.clone(),
                 uri: String::new(),
-                cert_pem: format!("certificate of {service}"),
+                cert_pem: format!("certificate of {id}"),
                 key_pem: "key".into(),
                 serial: "01".to_owned(),
                 valid_after: SystemTime::UNIX_EPOCH,
@@ -236,7 +236,7 @@ fn a_snapshot_needs_roots_and_a_certificate() {
     apply(&store, ca("r1"));
     assert!(matches!(compute(&store, false).0, Ok(Outcome::Pending)));
     let snapshot = snapshot(&store).unwrap();
-    assert_eq!(snapshot.leaf.service, "web");
+    assert_eq!(sidecar(&snapshot).leaf.id, "web".into());
     assert!(instances(&snapshot).is_empty());
 }
 

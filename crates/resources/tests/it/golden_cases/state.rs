@@ -19,7 +19,7 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use super::documents::Documents;
-use crate::support::{leaf, roots};
+use crate::support::{leaf_of, roots};
 
 const DATACENTER: &str = "dc1";
 
@@ -59,10 +59,13 @@ impl Documents {
         let state = self.state()?;
         let txn = state.read().within(proxy.tenancy.clone());
         let service = txn.instance(&proxy.node, &proxy.service_id);
-        let service = service.ok_or_else(|| Refused(format!("no registration of {proxy}")))?;
-        let mut leaf = leaf(service.service.identity(), "first");
-        Arc::make_mut(&mut leaf).service.tenancy = proxy.tenancy.clone();
-        let snapshot = snapshot_of(&txn, &proxy, &config, leaf);
+        if service.is_none() {
+            return Err(Refused(format!("no registration of {proxy}")));
+        }
+        let snapshot = snapshot_of(&txn, &proxy, &config, |id| {
+            let name = id.service().map_or("the gateway", |service| service.name.as_ref());
+            Some(Arc::new(leaf_of(id, name, "first")))
+        });
         let snapshot = snapshot.map_err(|error| refused("the proxy")(&error))?;
         snapshot.ok_or_else(|| Refused("the proxy has to wait".to_owned()))
     }
