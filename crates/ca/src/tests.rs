@@ -422,7 +422,7 @@ async fn stopping_ends_the_watches() {
     let leaf = next(&mut watch).await;
     fixture.scope.stop(DEADLINE).await.unwrap();
     let ended = watch.changed().await.unwrap_err();
-    assert_eq!(ended.service, "web");
+    assert_eq!(ended.leaf, "service web");
     assert!(Arc::ptr_eq(&watch.current().unwrap(), &leaf));
     // A watch that is created too late does not wait forever.
     leaves.watch("api").changed().await.unwrap_err();

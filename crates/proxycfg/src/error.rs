@@ -1,5 +1,6 @@
 //! Why a proxy cannot be watched, or why its watch ended.
 
+use crate::kinds;
 use crate::snapshot::ProxyId;
 
 /// A watch was refused and nothing was started.
@@ -19,11 +20,11 @@ pub enum WatchError {
         .0.service_id, .0.node
     )]
     UnknownProxy(ProxyId),
-    /// The registration is not that of a sidecar proxy.
+    /// The registration is not that of a proxy of a served kind.
     #[error(
-        "service {:?} on node {:?} is not a proxy: its Kind is {kind:?} and must be \"connect-proxy\"; name the proxy's \
-         ID instead of the service's (the dataplane's setting proxy-id)",
-        .proxy.service_id, .proxy.node
+        "service {:?} on node {:?} is not a proxy: its Kind is {kind:?} and must be {}; name the proxy's ID instead \
+         of the service's (the dataplane's setting proxy-id)",
+        .proxy.service_id, .proxy.node, kinds::served()
     )]
     NotAProxy {
         /// The registration.

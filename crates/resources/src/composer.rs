@@ -7,7 +7,11 @@ use crate::extension::Extensions;
 use crate::memo::Memo;
 use crate::part::{Made, Unit, UnitBuilder};
 use crate::resource_type::Type;
+use crate::section::{Section, Sections};
 use crate::set::ResourceSet;
+
+/// The clusters that extensions add.
+const OF_EXTENSIONS: Section = Section("of extensions");
 
 /// Collects the units of one proxy.
 pub(crate) struct Composer<'a> {
@@ -15,6 +19,7 @@ pub(crate) struct Composer<'a> {
     computed: &'a AtomicU64,
     previous: Option<&'a ResourceSet>,
     units: Vec<Arc<Unit>>,
+    sections: Sections,
     extensions: Option<Arc<Extensions>>,
     /// Whether the extensions are those of the previous set.
     same_extensions: bool,
@@ -37,22 +42,25 @@ impl<'a> Composer<'a> {
             computed,
             previous,
             units: Vec::new(),
+            sections: Sections::default(),
             extensions,
             same_extensions,
         }
     }
 
-    /// Begins a unit. `before` is its index in the units of the previous set.
-    pub(crate) fn unit(&self, before: Option<usize>) -> UnitBuilder<'a> {
+    /// Begins a unit. `before` is its index in the same section of the previous set.
+    pub(crate) fn unit(&self, section: Section, before: Option<usize>) -> UnitBuilder<'a> {
         let previous = self.previous.zip(before);
-        let previous = previous.and_then(|(set, place)| set.units.get(place));
+        let previous = previous.and_then(|(set, place)| set.units_of(section).get(place));
         let extensions = self.extensions.clone();
         let mut unit = UnitBuilder::new(self.memo, self.computed, previous);
         unit.extend_with(extensions, self.same_extensions);
         unit
     }
 
-    pub(crate) fn add(&mut self, unit: UnitBuilder<'a>) {
+    /// Adds a unit to a section. The units of a section are added one after the other.
+    pub(crate) fn add(&mut self, section: Section, unit: UnitBuilder<'a>) {
+        self.sections.begin(section, self.units.len());
         self.units.push(unit.finish());
     }
 
@@ -61,17 +69,16 @@ impl<'a> Composer<'a> {
         self.add_clusters_of_extensions();
         match self.previous {
             Some(previous) if same_units(&previous.units, &self.units) => previous.clone(),
-            previous => ResourceSet::of(self.units, self.extensions, previous),
+            previous => ResourceSet::of(self.units, self.sections, self.extensions, previous),
         }
     }
 
-    /// The clusters that extensions add are the last unit, if there are extensions.
+    /// The clusters that extensions add are a unit, if there are extensions.
     fn add_clusters_of_extensions(&mut self) {
         let Some(extensions) = self.extensions.clone() else {
             return;
         };
-        let before = self.previous.filter(|set| set.extensions.is_some());
-        let mut unit = self.unit(before.and_then(|set| set.units.len().checked_sub(1)));
+        let mut unit = self.unit(OF_EXTENSIONS, Some(0));
         // `Extensions::cluster` applies the extensions itself. The number of parts changes only
         // with them.
         unit.without_extensions();
@@ -82,7 +89,7 @@ impl<'a> Composer<'a> {
                 Ok(made.map(Made::from))
             });
         }
-        self.add(unit);
+        self.add(OF_EXTENSIONS, unit);
     }
 }
 

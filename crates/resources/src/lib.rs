@@ -40,6 +40,7 @@ mod resource_type;
 mod retry;
 mod route;
 mod secret;
+mod section;
 mod set;
 mod settings;
 mod telemetry;

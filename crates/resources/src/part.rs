@@ -66,6 +66,10 @@ pub(crate) struct Part {
     pub(crate) warnings: Box<[String]>,
 }
 
+/// Which part of a unit, for parts that depend on it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct PartAt(usize);
+
 /// Parts that refer to each other, in an order that each kind of proxy defines.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Unit {
@@ -248,13 +252,14 @@ impl<'a> UnitBuilder<'a> {
         name: impl FnOnce() -> String,
         unchanged: bool,
         build: impl FnOnce(&mut Vec<String>) -> Result<Option<Made>, GenerateError>,
-    ) {
+    ) -> PartAt {
+        let at = PartAt(self.parts.len());
         let before = self
             .previous
             .and_then(|unit| unit.parts.get(self.parts.len()));
         if let Some(before) = before.filter(|_| unchanged && self.same_extensions) {
             self.parts.push(before.clone());
-            return;
+            return at;
         }
         self.changed = true;
         self.computed.fetch_add(1, Ordering::Relaxed);
@@ -278,6 +283,7 @@ impl<'a> UnitBuilder<'a> {
             failure,
             warnings: warnings.into(),
         });
+        at
     }
 
     /// Sets for the last part whether a user wrote it, so that it may have any name.
@@ -318,14 +324,9 @@ impl<'a> UnitBuilder<'a> {
         Ok(Some(Made { resource, bind }))
     }
 
-    /// The index of the next part.
-    pub(crate) fn next_place(&self) -> usize {
-        self.parts().len()
-    }
-
-    /// Why the part at this index has no version of this name; `None` if it has one.
-    pub(crate) fn missing(&self, at: usize, name: &str) -> Option<&GenerateError> {
-        let part = &self.parts()[at];
+    /// Why a part has no version of this name; `None` if it has one.
+    pub(crate) fn missing(&self, at: PartAt, name: &str) -> Option<&GenerateError> {
+        let part = &self.parts()[at.0];
         let failure = part.failure.as_ref()?;
         let before = self.previous.and_then(|unit| unit.version(part.kind, name));
         before.is_none().then_some(&failure.reason)
@@ -388,10 +389,10 @@ impl<'a> UnitBuilder<'a> {
         parts.any(|part| part.kind == kind && part.failure.is_some())
     }
 
-    /// Whether the part at this index fails, or failed in the previous unit.
-    pub(crate) fn troubled(&self, at: usize) -> bool {
-        let before = self.previous.and_then(|unit| unit.parts.get(at));
-        let parts = self.parts().get(at).into_iter().chain(before);
+    /// Whether a part fails, or failed in the previous unit.
+    pub(crate) fn troubled(&self, at: PartAt) -> bool {
+        let before = self.previous.and_then(|unit| unit.parts.get(at.0));
+        let parts = self.parts().get(at.0).into_iter().chain(before);
         parts.into_iter().any(|part| part.failure.is_some())
     }
 

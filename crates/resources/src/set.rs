@@ -10,6 +10,7 @@ use crate::extension::Extensions;
 use crate::names::EXPOSED_LISTENER;
 use crate::part::{Kept, Made, Unit};
 use crate::resource_type::Type;
+use crate::section::{Section, Sections};
 
 /// The resources of one type, sorted by name. A list, because every connected proxy holds some
 /// twenty resources, and maps have more overhead.
@@ -107,6 +108,7 @@ pub struct ResourceSet {
     warnings: Vec<String>,
     failures: Vec<Failure>,
     pub(crate) units: Vec<Arc<Unit>>,
+    sections: Sections,
     /// The extensions that were applied.
     pub(crate) extensions: Option<Arc<Extensions>>,
 }
@@ -172,11 +174,15 @@ impl ResourceSet {
     /// The resources that the units made, then their kept versions if they do not conflict.
     pub(crate) fn of(
         units: Vec<Arc<Unit>>,
+        mut sections: Sections,
         extensions: Option<Arc<Extensions>>,
         previous: Option<&Self>,
     ) -> Self {
+        // The set is long-lived.
+        sections.shrink();
         if let Some(mut set) = previous.and_then(|previous| previous.with_versions_of(&units)) {
             set.units = units;
+            set.sections = sections;
             set.extensions = extensions;
             return set;
         }
@@ -204,7 +210,13 @@ impl ResourceSet {
             }
         }
         set.units = units;
+        set.sections = sections;
         set
+    }
+
+    /// The units of a section.
+    pub(crate) fn units_of(&self, section: Section) -> &[Arc<Unit>] {
+        self.sections.part(section, &self.units)
     }
 
     /// This set with new versions of its resources, `None` if the units differ in anything else.

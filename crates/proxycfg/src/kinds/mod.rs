@@ -87,6 +87,13 @@ macro_rules! kinds {
             }
         }
 
+        /// The `Kind` of the registrations that are served, for messages.
+        pub(crate) fn served() -> String {
+            let kinds = [$( ServiceKind::$registered ),*];
+            let quoted = kinds.iter().map(|kind| format!("{:?}", kind.as_str()));
+            quoted.collect::<Vec<_>>().join(" or ")
+        }
+
         /// The values of a proxy's own kind, `None` while one of them is missing.
         fn own(kind: ServiceKind, read: &mut Reading<'_, '_>, parts: &mut OwnParts) -> Option<Kind> {
             match kind {

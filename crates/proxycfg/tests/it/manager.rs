@@ -44,18 +44,23 @@ async fn relevant_changes_are_published_at_once_after_a_quiet_time() {
     quiet(&mut watch).await;
 
     mesh.intention("*", "*", IntentionAction::Deny);
-    assert_eq!(at_once(&mut watch).await.intentions.len(), 1);
+    assert_eq!(sidecar(&*at_once(&mut watch).await).intentions.len(), 1);
     quiet(&mut watch).await;
 
     mesh.entry(json!({"Kind": "service-defaults", "Name": "api", "Protocol": "http"}));
     assert_eq!(
-        at_once(&mut watch).await.upstreams[0].resolved.protocol(),
+        sidecar(&*at_once(&mut watch).await).upstreams[0]
+            .resolved
+            .protocol(),
         Protocol::Http
     );
     quiet(&mut watch).await;
 
     mesh.entry(json!({"Kind": "service-defaults", "Name": "web", "Protocol": "grpc"}));
-    assert_eq!(at_once(&mut watch).await.protocol, Protocol::Grpc);
+    assert_eq!(
+        sidecar(&*at_once(&mut watch).await).protocol,
+        Protocol::Grpc
+    );
     quiet(&mut watch).await;
 
     mesh.entry(json!({"Kind": "mesh", "TLS": {"Incoming": {"TLSMinVersion": "TLSv1_3"}}}));
@@ -315,7 +320,7 @@ async fn upstreams_come_and_go_with_the_registration() {
 
     mesh.entry(json!({"Kind": "service-defaults", "Name": "db", "Protocol": "http2"}));
     assert_eq!(
-        sidecar(&at_once(&mut watch).await).upstreams[1]
+        sidecar(&*at_once(&mut watch).await).upstreams[1]
             .resolved
             .protocol(),
         Protocol::Http2
@@ -355,8 +360,8 @@ async fn a_renewed_certificate_is_published() {
         .await
         .unwrap()
         .unwrap();
-    assert_ne!(first.leaf.serial, renewed.leaf.serial);
-    assert!(Arc::ptr_eq(&first.roots, &renewed.roots));
+    assert_ne!(sidecar(&first).leaf.serial, sidecar(&renewed).leaf.serial);
+    assert!(Arc::ptr_eq(&first.proxy.roots, &renewed.proxy.roots));
 }
 
 #[tokio::test(start_paused = true)]

@@ -22,9 +22,16 @@ use crate::part::{UnitBuilder, made};
 use crate::resource_type::Type;
 use crate::retry;
 use crate::route;
+use crate::section::Section;
 use crate::settings::Settings;
 use crate::tls::TlsSettings;
 use crate::upstream::UpstreamTarget;
+
+/// The services outside the mesh, one unit each.
+const SERVICES: Section = Section("services outside the mesh");
+
+/// The routes to services outside the mesh that speak HTTP.
+const ROUTES: Section = Section("routes out of the mesh");
 
 /// The maximum number of distinct ports of services outside the mesh. One listener repeats the
 /// chains of all services in the mesh for each of these ports, so that it could become too large
@@ -54,8 +61,11 @@ pub(super) struct Units<'a> {
 }
 
 impl<'a> Units<'a> {
-    pub(super) fn all(self) -> impl Iterator<Item = UnitBuilder<'a>> {
-        self.services.into_iter().chain([self.routes])
+    pub(super) fn add_to(self, composer: &mut Composer<'a>) {
+        for unit in self.services {
+            composer.add(SERVICES, unit);
+        }
+        composer.add(ROUTES, self.routes);
     }
 
     pub(super) fn have_trouble(&self) -> bool {
@@ -82,20 +92,18 @@ impl<'a> Egress<'a, '_> {
                 .all(|(last, now)| Arc::ptr_eq(last, now) || last.is_reached_alike(now))
     }
 
-    /// The units. `first` is the index of the first one in the last set.
-    pub(super) fn units<'b>(&self, composer: &Composer<'b>, first: usize) -> Units<'b> {
+    /// The units.
+    pub(super) fn units<'b>(&self, composer: &Composer<'b>) -> Units<'b> {
         let last = self.last();
         let places: HashMap<_, _> = last.iter().map(|last| &*last.name).zip(0..).collect();
         let services = self.now().iter().map(|now| {
             let before = places.get(&*now.name).copied();
-            let mut unit = composer
-                .unit(before.map(|at| first + at))
-                .for_upstream(&now.name);
+            let mut unit = composer.unit(SERVICES, before).for_upstream(&now.name);
             self.add_clusters(composer, &mut unit, now, before.map(|at| &*last[at]));
             unit
         });
         let services: Vec<_> = services.collect();
-        let mut routes = composer.unit(self.last.map(|last| first + last.len()));
+        let mut routes = composer.unit(ROUTES, Some(0));
         self.add_routes(composer, &mut routes, &services);
         Units { services, routes }
     }

@@ -14,7 +14,7 @@ use legate_proxycfg::{Proxy, Sidecar};
 
 use super::change::{SameProxy, counterpart};
 use super::egress::Egress;
-use super::transparent::Transparent;
+use super::transparent::{self, Transparent};
 use super::upstream::UpstreamChange;
 use crate::cluster;
 use crate::composer::Composer;
@@ -22,38 +22,29 @@ use crate::jwt;
 use crate::listener::{self, exposed};
 use crate::memo::Memo;
 use crate::names::{self, LEAF, LOCAL_APP, PUBLIC_LISTENER, ROOTS};
-use crate::part::{Made, UnitBuilder, made};
+use crate::part::{Made, PartAt, UnitBuilder, made};
 use crate::rate_limit;
 use crate::rbac;
 use crate::resource_type::Type;
 use crate::route;
 use crate::secret;
+use crate::section::Section;
 use crate::settings::{self, ProxySettings, Settings};
 
-/// The index of the routes among the parts of the proxy's own side.
-const ROUTES: usize = 3;
+/// Certificates, the application, the public listener with its routes, and exposed paths.
+const OWN: Section = Section("own side");
 
-/// The index of the application's cluster among the parts of the proxy's own side.
-const APPLICATION: usize = 2;
+/// The servers with the keys of JWT providers.
+const KEY_SERVERS: Section = Section("key servers");
 
-/// The index of the key servers among the units of a set.
-const KEY_SERVERS: usize = 1;
-
-/// The index of the listener for captured traffic among the units of a set, if there is one.
-const OUTBOUND: usize = 2;
+/// The explicit upstreams, one unit each.
+const UPSTREAMS: Section = Section("upstreams");
 
 /// A sidecar at one point in time.
 #[derive(Clone, Copy)]
 pub(super) struct View<'a> {
     pub(super) proxy: &'a Proxy,
     pub(super) own: &'a Sidecar,
-}
-
-impl View<'_> {
-    /// The index of the first explicit upstream among the units of a set.
-    fn first_upstream(self) -> usize {
-        OUTBOUND + usize::from(self.own.implicit.is_some())
-    }
 }
 
 /// The inputs that are the same as in the last snapshot.
@@ -102,7 +93,7 @@ pub(super) fn compose(
     own_side(composer, now, same, &settings);
     key_servers(composer, own, same);
     let mut explicit = explicit_upstreams(composer, now, last, same.proxy, &settings);
-    let mut implicit = Vec::new();
+    let (mut implicit, mut outside) = (Vec::new(), None);
     if let Some(upstreams) = &own.implicit {
         let transparent = Transparent {
             now,
@@ -111,8 +102,7 @@ pub(super) fn compose(
             settings: &settings,
             implicit: upstreams,
         };
-        let first = last.map_or(0, |last| last.first_upstream() + last.own.upstreams.len());
-        implicit = transparent.upstreams(composer, first);
+        implicit = transparent.upstreams(composer);
         let last = last.filter(|last| last.own.implicit.is_some());
         let egress = Egress {
             proxy,
@@ -121,14 +111,20 @@ pub(super) fn compose(
             same: same.proxy,
             settings: &settings,
         };
-        let before = last.and_then(|last| last.own.implicit.as_ref());
-        let outside = egress.units(composer, first + before.map_or(0, |before| before.0.len()));
+        let services = egress.units(composer);
         let upstreams = (&mut *explicit, &mut *implicit);
-        composer.add(transparent.outbound(composer, OUTBOUND, upstreams, (&egress, &outside)));
-        implicit.extend(outside.all());
+        let outbound = transparent.outbound(composer, upstreams, (&egress, &services));
+        composer.add(transparent::OUTBOUND, outbound);
+        outside = Some(services);
     }
-    for unit in explicit.into_iter().chain(implicit) {
-        composer.add(unit);
+    for unit in explicit {
+        composer.add(UPSTREAMS, unit);
+    }
+    for unit in implicit {
+        composer.add(transparent::IMPLICIT, unit);
+    }
+    if let Some(outside) = outside {
+        outside.add_to(composer);
     }
 }
 
@@ -144,10 +140,7 @@ fn explicit_upstreams<'a>(
         let before = last.and_then(|last| counterpart(&last.own.upstreams, place, upstream));
         let earlier = last.zip(before).map(|(last, at)| &last.own.upstreams[at]);
         let change = UpstreamChange::new(now.proxy, upstream, earlier, same);
-        let place = last
-            .zip(before)
-            .map(|(last, at)| last.first_upstream() + at);
-        let mut unit = composer.unit(place);
+        let mut unit = composer.unit(UPSTREAMS, before);
         let definition = &upstream.upstream;
         unit = match definition.destination_type {
             UpstreamType::Unset | UpstreamType::Service => {
@@ -166,9 +159,9 @@ fn own_side(composer: &mut Composer<'_>, now: View<'_>, same: Same, settings: &S
     let View { proxy, own } = now;
     let limits = proxy.instance.proxy.rate_limits.as_ref();
     let is_http = own.protocol.is_http();
-    let mut unit = composer.unit(Some(0));
+    let mut unit = composer.unit(OWN, Some(0));
     if same.all() && unit.is_sound() && unit.take_over() {
-        composer.add(unit);
+        composer.add(OWN, unit);
         return;
     }
     unit.part(
@@ -184,7 +177,7 @@ fn own_side(composer: &mut Composer<'_>, now: View<'_>, same: Same, settings: &S
         |_| made(secret::roots(memo, &proxy.roots)),
     );
     let unchanged = same.proxy.instance && same.protocol;
-    unit.part(
+    let application = unit.part(
         Type::Cluster,
         || LOCAL_APP.to_owned(),
         unchanged,
@@ -207,16 +200,16 @@ fn own_side(composer: &mut Composer<'_>, now: View<'_>, same: Same, settings: &S
     let is_written = settings::has_public_listener(&proxy.instance);
     let has_routes = is_http && !is_written;
     let same_routes = unchanged && (rules || !has_routes);
-    unit.part(Type::Routes, name, same_routes, |warnings| {
+    let routes = unit.part(Type::Routes, name, same_routes, |warnings| {
         if !has_routes {
             return Ok(None);
         }
         let access = rbac::Access::of_sidecar(proxy, own);
         made(route::public(memo, access, limits, &settings.0, warnings))
     });
-    let unguarded = unit.missing(ROUTES, PUBLIC_LISTENER).cloned();
+    let unguarded = unit.missing(routes, PUBLIC_LISTENER).cloned();
     let access = rules || (has_routes && same.jwt_providers);
-    let unchanged = unchanged && same.proxy.mesh && access && !unit.troubled(ROUTES);
+    let unchanged = unchanged && same.proxy.mesh && access && !unit.troubled(routes);
     unit.part(Type::Listener, name, unchanged, |warnings| {
         // The new listener would refuse all requests for lack of routes, while the previous one may
         // have some.
@@ -230,15 +223,15 @@ fn own_side(composer: &mut Composer<'_>, now: View<'_>, same: Same, settings: &S
     });
     unit.named_by_user(is_written);
     unit.outdated(!rules && !has_routes);
-    exposed_paths(&mut unit, memo, now, same, settings);
-    composer.add(unit);
+    exposed_paths((&mut unit, application), memo, now, same, settings);
+    composer.add(OWN, unit);
 }
 
 /// Adds one part for every JWT provider whose keys are on a server. They are a separate unit,
 /// because their number varies.
 fn key_servers(composer: &mut Composer<'_>, own: &Sidecar, same: Same) {
     let memo = composer.memo;
-    let mut unit = composer.unit(Some(KEY_SERVERS));
+    let mut unit = composer.unit(KEY_SERVERS, Some(0));
     if own.protocol.is_http() {
         let unchanged = same.jwt_providers && same.protocol;
         for provider in own.jwt_providers.values() {
@@ -253,13 +246,13 @@ fn key_servers(composer: &mut Composer<'_>, own: &Sidecar, same: Same) {
             });
         }
     }
-    composer.add(unit);
+    composer.add(KEY_SERVERS, unit);
 }
 
 /// Adds two parts for every exposed path, the cluster and the listener, so that the type of a part
 /// follows from its index. They are the last parts of the own side, because their number varies.
 fn exposed_paths(
-    unit: &mut UnitBuilder<'_>,
+    (unit, application): (&mut UnitBuilder<'_>, PartAt),
     memo: &Memo,
     now: View<'_>,
     same: Same,
@@ -273,17 +266,16 @@ fn exposed_paths(
     for path in &instance.proxy.expose.paths {
         let port = path.local_path_port;
         let separate = exposed::own_cluster(instance, protocol, path);
-        let place = unit.next_place();
         let name = || names::exposed_cluster(port);
-        unit.part(Type::Cluster, name, unchanged, |_| {
+        let own_cluster = unit.part(Type::Cluster, name, unchanged, |_| {
             let http = separate.as_ref().and_then(|_| path_http.get(&port));
             http.map_or(Ok(None), |http| {
                 made(cluster::exposed(memo, instance, &settings.0, port, *http))
             })
         });
         let (place, cluster) = match &separate {
-            Some(cluster) => (place, cluster.as_str()),
-            None => (APPLICATION, LOCAL_APP),
+            Some(cluster) => (own_cluster, cluster.as_str()),
+            None => (application, LOCAL_APP),
         };
         let unchanged = unchanged && !unit.troubled(place);
         // Envoy refuses a listener whose routes refer to an unknown cluster.

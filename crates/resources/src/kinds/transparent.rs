@@ -27,9 +27,16 @@ use crate::names::{self, ORIGINAL_DESTINATION, OUTBOUND_LISTENER};
 use crate::part::{Made, UnitBuilder, made};
 use crate::resource_type::Type;
 use crate::retry;
+use crate::section::Section;
 use crate::settings::Settings;
 use crate::tls::TlsSettings;
 use crate::upstream::{UpstreamPlan, UpstreamTarget};
+
+/// The listener for captured traffic.
+pub(super) const OUTBOUND: Section = Section("captured traffic");
+
+/// The implicit upstreams, one unit each.
+pub(super) const IMPLICIT: Section = Section("implicit upstreams");
 
 /// A proxy in transparent mode, and its last snapshot.
 pub(super) struct Transparent<'a, 's> {
@@ -45,20 +52,14 @@ impl<'a> Transparent<'a, '_> {
         self.last.and_then(|last| last.own.implicit.as_deref())
     }
 
-    /// The units of the implicit upstreams. `first` is the index of the first one in the last set.
-    pub(super) fn upstreams<'b>(
-        &self,
-        composer: &Composer<'b>,
-        first: usize,
-    ) -> Vec<UnitBuilder<'b>> {
+    /// The units of the implicit upstreams.
+    pub(super) fn upstreams<'b>(&self, composer: &Composer<'b>) -> Vec<UnitBuilder<'b>> {
         let places = Places::of(self.last_implicit(), self.implicit);
         let upstreams = self.implicit.0.iter().enumerate();
         let unit = |(place, implicit): (usize, &Arc<ImplicitUpstream>)| {
             let before = places.before(place, implicit);
             let name = names::extended(self.now.proxy, &implicit.upstream.upstream);
-            let mut unit = composer
-                .unit(before.map(|at| first + at))
-                .for_upstream(&name);
+            let mut unit = composer.unit(IMPLICIT, before).for_upstream(&name);
             let earlier = before.and_then(|at| self.last_implicit()?.0.get(at));
             self.add_parts(composer, &mut unit, implicit, earlier);
             unit
@@ -110,17 +111,15 @@ impl<'a> Transparent<'a, '_> {
     }
 
     /// The unit of the outbound listener, built from the units of all upstreams and of the services
-    /// outside the mesh. `place` is its index in the last set.
+    /// outside the mesh.
     pub(super) fn outbound<'b>(
         &self,
         composer: &Composer<'b>,
-        place: usize,
         (explicit_units, implicit_units): (&mut [UnitBuilder<'_>], &mut [UnitBuilder<'_>]),
         egress: (&Egress<'_, '_>, &Units<'_>),
     ) -> UnitBuilder<'b> {
         let memo = composer.memo;
-        let before = self.last_implicit().map(|_| place);
-        let mut unit = composer.unit(before);
+        let mut unit = composer.unit(OUTBOUND, Some(0));
         let only_mesh = (*self.now.proxy.mesh)
             .as_ref()
             .is_some_and(is_destinations_only);

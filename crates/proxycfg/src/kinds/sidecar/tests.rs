@@ -16,7 +16,7 @@ use legate_ca::{Leaf, LeafId};
 use legate_intentions::Action;
 use legate_model::{
     CaRoots, CheckDefinition, CheckStatus, ConfigEntry, HealthCheck, Intention, IntentionAction,
-    Node, ServiceInstance, ServiceName,
+    Node, ServiceInstance,
 };
 use legate_store::{
     CaState, Command, Deregistration, Follower, Reads, Registration, Store, Unavailable, Watch,

@@ -236,8 +236,8 @@ impl DryRuns {
             return Comparison::Same;
         }
         Comparison::Changed(ProxyChange {
-            service: new.instance.identity().to_owned(),
-            kind: new.instance.kind.as_str(),
+            service: new.proxy.instance.identity().to_owned(),
+            kind: new.proxy.instance.kind.as_str(),
             proxy,
             resources,
             failures,

@@ -17,7 +17,7 @@ fn outside() -> Store {
 
 fn endpoints(store: &Store, target: &str) -> Vec<String> {
     let snapshot = snapshot(store).unwrap();
-    let resolved = &snapshot.upstreams[0].resolved;
+    let resolved = &sidecar(&snapshot).upstreams[0].resolved;
     let mut ids = resolved.chain.as_ref().unwrap().targets.keys();
     let id = ids.find(|id| id.starts_with(target)).unwrap();
     let instances = resolved.instances(id).unwrap();
@@ -75,7 +75,7 @@ fn addresses_of_a_gateway_are_not_those_of_its_services() {
     let directly = json!({"Kind": "service-defaults", "Name": "db",
         "TransparentProxy": {"DialedDirectly": true}});
     apply(&store, entry(directly));
-    let implicit = snapshot(&store).unwrap().implicit.unwrap();
+    let implicit = own(snapshot(&store)).implicit.unwrap();
     let db = &implicit.0[0];
     assert_eq!(db.upstream.upstream.destination_name, "db");
     let resolved = &db.upstream.resolved;

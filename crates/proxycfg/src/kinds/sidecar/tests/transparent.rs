@@ -151,7 +151,7 @@ fn callers_without_settings_share_implicit_upstreams() {
     assert_eq!(same, [false, true]);
     apply(&store, status(CheckStatus::Critical));
     let again = snapshot(&store).unwrap();
-    let lists = [&after, &again].map(|one| one.implicit.clone().unwrap());
+    let lists = [&after, &again].map(|one| sidecar(one).implicit.clone().unwrap());
     assert!(
         Arc::ptr_eq(&lists[0], &lists[1]),
         "one list for every proxy of the service"
