@@ -16,8 +16,11 @@ use super::api::watch_request::RequestUnion;
 use super::api::{RangeRequest, WatchCreateRequest, WatchRequest, WatchResponse};
 use super::client::{Client, Failed, failed};
 use super::layout::{Head, Layout, Revision, WrittenHead, read_head};
+use super::pages::Pages;
 use crate::backend::{Batch, Change, Loaded};
 
+/// The number of rows per read.
+const PAGE: u32 = 1000;
 /// The timeout of one request of the follower, over all members.
 const TIMEOUT: Duration = Duration::from_secs(6);
 /// The backoff between attempts to reach etcd.
@@ -69,25 +72,24 @@ async fn read_once(client: &Client, layout: &Layout) -> Result<(i64, Option<Read
     let Some((revision, head)) = kv else {
         return Ok((at, None));
     };
-    let mut request = layout.first_page(&head.generation, at);
+    let mut pages = Pages::new(layout.everything(&head.generation), PAGE);
     let mut header = None;
     let mut rows = Vec::new();
-    loop {
+    while let Some((from, to)) = pages.next() {
+        let request = RangeRequest {
+            key: from,
+            range_end: to,
+            limit: PAGE.into(),
+            revision: at,
+        };
         let page = client.range(Instant::now() + TIMEOUT, request).await?;
-        let last = page.kvs.last().map(|kv| kv.key.clone());
+        pages.read(&page.kvs, page.count);
         for kv in page.kvs {
             match layout.row_key(&head.generation, &kv.key) {
                 Some(key) => rows.push((key, kv.value)),
                 None if kv.key == layout.header(&head.generation) => header = Some(kv.value),
                 None => {}
             }
-        }
-        match last {
-            Some(last) if page.more => {
-                let next = [last, vec![0]].concat();
-                request = layout.page(&head.generation, next, at);
-            }
-            _ => break,
         }
     }
     let missing = || {

@@ -18,9 +18,7 @@ use uuid::Uuid;
 use super::api::compare::{CompareResult, CompareTarget, TargetUnion};
 use super::api::event::EventType;
 use super::api::request_op::Request;
-use super::api::{
-    Compare, DeleteRangeRequest, Event, KeyValue, PutRequest, RangeRequest, RequestOp, TxnRequest,
-};
+use super::api::{Compare, DeleteRangeRequest, Event, KeyValue, PutRequest, RequestOp, TxnRequest};
 use crate::backend::{Commit, KeyBytes};
 
 /// etcd's default limit of operations per transaction (`--max-txn-ops`).
@@ -32,8 +30,6 @@ pub(super) const ROWS: usize = OPERATIONS - 1;
 const LEVEL: usize = OPERATIONS / 2;
 /// The maximum number of rows of one commit.
 pub(super) const MOST_ROWS: usize = (LEVEL - 1) * LEVEL;
-/// The number of rows per read.
-const PAGE: i64 = 1000;
 
 /// The head, which every commit writes and is guarded by.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -137,18 +133,11 @@ impl Layout {
         (self.leader(), [self.head(), vec![0]].concat())
     }
 
-    /// One page of a generation: its header and rows.
-    pub(super) fn page(&self, generation: &str, from: Vec<u8>, revision: i64) -> RangeRequest {
-        RangeRequest {
-            key: from,
-            range_end: behind(&self.generation(generation)),
-            limit: PAGE,
-            revision,
-        }
-    }
-
-    pub(super) fn first_page(&self, generation: &str, revision: i64) -> RangeRequest {
-        self.page(generation, self.generation(generation), revision)
+    /// All keys of a generation: its header and rows.
+    pub(super) fn everything(&self, generation: &str) -> (Vec<u8>, Vec<u8>) {
+        let first = self.generation(generation);
+        let last = behind(&first);
+        (first, last)
     }
 
     /// The transaction of a commit, conditional on the head's revision. `None` if there are more
@@ -210,8 +199,7 @@ impl Layout {
 
     /// Removes a generation that was never activated.
     pub(super) fn remove(&self, generation: &str) -> TxnRequest {
-        let first = self.generation(generation);
-        let last = behind(&first);
+        let (first, last) = self.everything(generation);
         TxnRequest {
             success: vec![delete(first, last)],
             ..TxnRequest::default()

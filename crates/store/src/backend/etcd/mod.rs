@@ -22,6 +22,7 @@ mod dial;
 mod follow;
 mod layout;
 mod lease;
+mod pages;
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
