@@ -282,3 +282,36 @@ async fn calls_are_routed_by_the_router() {
 async fn calls_are_routed_like_http2_requests() {
     scenario("http2").await;
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn calls_enter_the_mesh_through_a_gateway() {
+    let scope = Scope::new("applications");
+    let mut mesh = Mesh::start(MeshOptions::default()).await;
+    let api = spec("api", "api", "grpc");
+    Application::serve(api.instance, mesh.application(api.instance), &scope).await;
+    mesh.register_dead(&api).await;
+    mesh.intend("edge", "api", "allow").await;
+    let mut sidecar = mesh.join(&api).await;
+    mesh.entry(
+        json!({"Kind": "ingress-gateway", "Name": "edge", "Listeners": [
+            {"Port": 8000, "Protocol": "grpc", "Services": [{"Name": "api", "Hosts": ["*"]}]},
+        ]}),
+    )
+    .await;
+    let mut gateway = mesh.add_gateway("ingress-gateway", "edge", json!({})).await;
+    let entrance = SocketAddr::from((gateway.address, 8000));
+    answers(entrance, "1", "api").await;
+    let watch = HealthClient::new(channel(entrance))
+        .watch(HealthCheckRequest::default())
+        .await
+        .expect("a stream");
+    let messages: Vec<_> = watch.into_inner().collect().await;
+    let end = messages.last().and_then(|last| last.as_ref().err());
+    let end = end.expect("the trailers end it");
+    assert_eq!((end.code(), messages.len()), (Code::Aborted, 4));
+
+    assert!(gateway.stop().await.success(), "{}", gateway.log());
+    assert!(sidecar.stop().await.success(), "{}", sidecar.log());
+    scope.stop(LIMIT).await.expect("the applications stop");
+    mesh.stop().await;
+}

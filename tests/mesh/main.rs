@@ -6,6 +6,7 @@ mod dev;
 mod egress;
 mod extensions;
 mod grpc;
+mod ingress;
 mod instances;
 mod intentions;
 mod key_servers;

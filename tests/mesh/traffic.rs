@@ -88,7 +88,7 @@ async fn tcp_with_mutual_tls() {
 }
 
 /// Sends one line on a new connection; the result is empty if the connection ends first.
-async fn line(server: std::net::SocketAddr, text: &str) -> String {
+pub(crate) async fn line(server: std::net::SocketAddr, text: &str) -> String {
     let mut reply = String::new();
     if let Ok(mut stream) = TcpStream::connect(server).await
         && stream

@@ -416,6 +416,21 @@ impl Mesh {
         sidecar
     }
 
+    /// Registers an instance of a gateway, with these fields in `Proxy`, starts its proxy and waits
+    /// until it is ready. Its service and ID are `name`.
+    pub async fn add_gateway(&mut self, kind: &str, name: &'static str, proxy: Value) -> Sidecar {
+        let address = self.place(name);
+        let service = json!({
+            "Kind": kind, "ID": name, "Service": name,
+            "Address": address.to_string(), "Port": PUBLIC, "Proxy": proxy,
+        });
+        self.catalog(json!({"Service": service})).await;
+        let flags = self.flags(name).with("proxy-id", name);
+        let mut gateway = self.sidecar(name, &flags);
+        gateway.ready().await;
+        gateway
+    }
+
     /// The address of an instance's application.
     #[must_use]
     pub fn application(&mut self, instance: &'static str) -> SocketAddr {

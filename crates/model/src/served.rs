@@ -29,8 +29,16 @@ const ALL: Reported = Except(&[]);
 
 /// By type: its fields, separated by spaces.
 const TABLE: &[(&str, &str, Reported)] = &[
-    ("ServiceInstance", "Kind", Except(&["connect-proxy"])),
-    ("ServiceDefinition", "Kind", Except(&["connect-proxy"])),
+    (
+        "ServiceInstance",
+        "Kind",
+        Except(&["connect-proxy", "ingress-gateway"]),
+    ),
+    (
+        "ServiceDefinition",
+        "Kind",
+        Except(&["connect-proxy", "ingress-gateway"]),
+    ),
     ("ServiceDefinition", "Token", ALL),
     ("CheckType", "Token ProxyHTTP ProxyGRPC", ALL),
     ("ConnectProxy", "Config", PROXY_CONFIG),
@@ -90,6 +98,12 @@ const PROXY_CONFIG: Reported = Keys(&[
     "envoy_extra_static_clusters_json",
     "envoy_extra_static_listeners_json",
     "envoy_extra_stats_sinks_json",
+    "envoy_gateway_bind_addresses",
+    "envoy_gateway_bind_tagged_addresses",
+    "envoy_gateway_no_default_bind",
+    "envoy_mesh_gateway_bind_addresses",
+    "envoy_mesh_gateway_bind_tagged_addresses",
+    "envoy_mesh_gateway_no_default_bind",
     "envoy_prometheus_bind_addr",
     "envoy_stats_bind_addr",
     "envoy_stats_config_json",

@@ -15,6 +15,9 @@ pub struct ManagerConfig {
     pub default_intention: Action,
     /// See [`crate::Proxy::agent_ipv6`]. Default: false.
     pub agent_ipv6: bool,
+    /// The domains of the DNS interface, in which gateways and the services behind them have names.
+    /// Default: `consul`.
+    pub dns_domains: Arc<[Arc<str>]>,
     /// The minimum interval between two snapshots of one proxy. A change after a longer pause is
     /// published at once. 200 ms by default, as in Consul.
     pub coalesce: Duration,
@@ -30,6 +33,7 @@ impl ManagerConfig {
             datacenter: datacenter.into(),
             default_intention,
             agent_ipv6: false,
+            dns_domains: Arc::new(["consul".into()]),
             coalesce: Duration::from_millis(200),
             max_updates_per_second: 0,
         }

@@ -50,26 +50,31 @@ pub(crate) fn routes(
 }
 
 fn build(name: &str, chain: &Chain, validate_clusters: bool) -> RouteConfiguration {
+    let everything = vec!["*".to_owned()];
+    RouteConfiguration {
+        name: name.to_owned(),
+        virtual_hosts: vec![virtual_host(name, everything, chain)],
+        validate_clusters: validate_clusters.then_some(BoolValue { value: true }),
+        ..RouteConfiguration::default()
+    }
+}
+
+/// The routes of a chain for requests to these domains.
+pub(crate) fn virtual_host(name: &str, domains: Vec<String>, chain: &Chain) -> VirtualHost {
     let start = chain.start();
     let mut routes: Vec<Route> = match start.map(|start| &start.kind) {
         Some(NodeKind::Router(steps)) => steps.iter().map(|step| routed(chain, step)).collect(),
         Some(_) => vec![to_node(chain, start)],
         None => Vec::new(),
     };
-    let host = VirtualHost {
+    VirtualHost {
         name: name.to_owned(),
-        domains: vec!["*".to_owned()],
+        domains,
         retry_policy: common_policy(&mut routes),
         routes,
         // The header is for the proxy itself, which has evaluated it by then.
         response_headers_to_remove: vec![retry::NOT_SENT.to_owned()],
         ..VirtualHost::default()
-    };
-    RouteConfiguration {
-        name: name.to_owned(),
-        virtual_hosts: vec![host],
-        validate_clusters: validate_clusters.then_some(BoolValue { value: true }),
-        ..RouteConfiguration::default()
     }
 }
 
@@ -360,7 +365,7 @@ fn query(matched: &QueryParamMatch) -> QueryParameterMatcher {
 }
 
 /// Headers to append, then headers to overwrite.
-fn added(modifiers: Option<&HeaderModifiers>) -> Vec<HeaderValueOption> {
+pub(crate) fn added(modifiers: Option<&HeaderModifiers>) -> Vec<HeaderValueOption> {
     let Some(modifiers) = modifiers else {
         return Vec::new();
     };
@@ -384,6 +389,7 @@ fn added(modifiers: Option<&HeaderModifiers>) -> Vec<HeaderValueOption> {
     options
 }
 
-fn removed(modifiers: Option<&HeaderModifiers>) -> Vec<String> {
+/// Headers to remove.
+pub(crate) fn removed(modifiers: Option<&HeaderModifiers>) -> Vec<String> {
     modifiers.map_or_else(Vec::new, |modifiers| modifiers.remove.clone())
 }

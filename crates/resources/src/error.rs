@@ -40,22 +40,18 @@ pub enum GenerateError {
         /// The value.
         value: String,
     },
-    /// The mesh entry names a TLS version that does not exist.
-    #[error(
-        "{setting} of the mesh config entry is {value:?}; set it to TLS_AUTO, TLSv1_0, TLSv1_1, TLSv1_2 or TLSv1_3"
-    )]
+    /// A config entry names a TLS version that does not exist.
+    #[error("{setting} is {value:?}; set it to TLS_AUTO, TLSv1_0, TLSv1_1, TLSv1_2 or TLSv1_3")]
     TlsVersion {
-        /// The setting.
+        /// The setting and its entry.
         setting: String,
         /// The value.
         value: String,
     },
-    /// The mesh entry names a cipher suite that Envoy does not support.
-    #[error(
-        "{setting} of the mesh config entry names {value:?}, which Envoy does not have; remove it"
-    )]
+    /// A config entry names a cipher suite that Envoy does not support.
+    #[error("{setting} names {value:?}, which Envoy does not have; remove it")]
     CipherSuite {
-        /// The setting.
+        /// The setting and its entry.
         setting: String,
         /// The name of the suite.
         value: String,
@@ -99,6 +95,31 @@ pub enum GenerateError {
         source_name: String,
         /// The header.
         header: String,
+    },
+    /// A listener for connections leads to a service whose requests are routed.
+    #[error(
+        "the port {port} is for connections, and config entries route the requests to service {service:?}; give its listener the protocol of the service"
+    )]
+    RoutedRequests {
+        /// The port.
+        port: u16,
+        /// The service.
+        service: String,
+    },
+    /// The source of a certificate is incomplete.
+    #[error(
+        "TLS.SDS for port {0} of the ingress-gateway config entry has no ClusterName, or no CertResource; set both"
+    )]
+    IncompleteSds(u16),
+    /// A certificate is for every host.
+    #[error(
+        "service {service:?} on port {port} has a certificate in TLS.SDS and the host \"*\"; name its hosts, or set the certificate on the listener"
+    )]
+    CertificateForEveryHost {
+        /// The port.
+        port: u16,
+        /// The service.
+        service: String,
     },
     /// The config entries of an upstream's chain conflict.
     #[error("{0}; correct the config entries that it names")]

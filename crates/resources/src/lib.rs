@@ -27,6 +27,7 @@ mod encode;
 mod endpoint;
 mod error;
 mod extension;
+mod gateway;
 mod generate;
 mod jwt;
 mod kinds;

@@ -30,35 +30,48 @@ impl TlsSettings {
     /// For connections that the proxy accepts.
     pub(crate) fn incoming(mesh: Option<&Mesh>) -> Result<Self, GenerateError> {
         let tls = mesh.and_then(|mesh| mesh.tls.as_ref());
-        Self::read("TLS.Incoming", tls.and_then(|tls| tls.incoming.as_ref()))
+        Self::of_mesh("TLS.Incoming", tls.and_then(|tls| tls.incoming.as_ref()))
     }
 
     /// For connections that the proxy opens.
     pub(crate) fn outgoing(mesh: Option<&Mesh>) -> Result<Self, GenerateError> {
         let tls = mesh.and_then(|mesh| mesh.tls.as_ref());
-        Self::read("TLS.Outgoing", tls.and_then(|tls| tls.outgoing.as_ref()))
+        Self::of_mesh("TLS.Outgoing", tls.and_then(|tls| tls.outgoing.as_ref()))
     }
 
-    fn read(at: &str, direction: Option<&MeshTlsDirection>) -> Result<Self, GenerateError> {
+    fn of_mesh(at: &str, direction: Option<&MeshTlsDirection>) -> Result<Self, GenerateError> {
         let Some(direction) = direction else {
             return Ok(Self::default());
         };
+        let versions = (&*direction.tls_min_version, &*direction.tls_max_version);
+        Self::read(versions, &direction.cipher_suites, |field| {
+            format!("{at}.{field} of the mesh config entry")
+        })
+    }
+
+    /// The lowest and highest version, and the cipher suites, by their names in config entries.
+    /// `setting` describes a field in an error.
+    pub(crate) fn read(
+        (min, max): (&str, &str),
+        suites: &[String],
+        setting: impl Fn(&str) -> String,
+    ) -> Result<Self, GenerateError> {
         let version = |field: &str, value: &str| {
             version(value).ok_or_else(|| GenerateError::TlsVersion {
-                setting: format!("{at}.{field}"),
+                setting: setting(field),
                 value: value.to_owned(),
             })
         };
-        let min = version("TLSMinVersion", &direction.tls_min_version)?;
-        let max = version("TLSMaxVersion", &direction.tls_max_version)?;
+        let min = version("TLSMinVersion", min)?;
+        let max = version("TLSMaxVersion", max)?;
         // The cipher suites of TLS 1.3 are not configurable.
         let chosen: &[String] = match min {
             tls_parameters::TlsProtocol::TlSv13 => &[],
-            _ => &direction.cipher_suites,
+            _ => suites,
         };
         let ciphers = chosen.iter().map(|name| {
             cipher(name).ok_or_else(|| GenerateError::CipherSuite {
-                setting: format!("{at}.CipherSuites"),
+                setting: setting("CipherSuites"),
                 value: name.clone(),
             })
         });
@@ -69,7 +82,8 @@ impl TlsSettings {
         })
     }
 
-    fn parameters(&self) -> TlsParameters {
+    /// As a message.
+    pub(crate) fn parameters(&self) -> TlsParameters {
         TlsParameters {
             tls_minimum_protocol_version: self.min,
             tls_maximum_protocol_version: self.max,
@@ -170,7 +184,8 @@ fn common(settings: &TlsSettings) -> CommonTlsContext {
     }
 }
 
-fn sds(name: &str) -> SdsSecretConfig {
+/// The secret of this name on the current ADS stream.
+pub(crate) fn sds(name: &str) -> SdsSecretConfig {
     SdsSecretConfig {
         name: name.to_owned(),
         sds_config: Some(ads(None)),

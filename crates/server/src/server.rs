@@ -83,6 +83,7 @@ pub struct Server {
 fn manager_config(config: &ServerConfig) -> ManagerConfig {
     ManagerConfig {
         agent_ipv6: net::has_ipv6(),
+        dns_domains: config.dns_domains.names().map(Into::into).collect(),
         coalesce: config.update_coalesce,
         max_updates_per_second: config.update_max_per_second,
         ..ManagerConfig::new(config.datacenter.as_str(), config.intention_default())

@@ -446,16 +446,26 @@ pub(super) const FIELDS: &[Field] = &[
         reason: "an IPv6 address is in brackets where it is a host",
     },
     Field {
+        at: ".outlierDetection",
+        cases: &["ingress_failover"],
+        reason: "a cluster that fails over has no instances to eject; its members have",
+    },
+    Field {
         at: ".filterChains",
         cases: &["destination_shared_address"],
         reason: "Envoy refuses a listener in which two filter chains have one address",
     },
 ];
 
-/// Keeps only the peer's required identity.
+/// Keeps only the peer's required identity, and the names of certificates on other SDS servers.
 fn certificates(context: &mut Map<String, Value>) {
     context.remove("tlsCertificates");
-    context.remove("tlsCertificateSdsSecretConfigs");
+    if let Some(Value::Array(secrets)) = context.get_mut("tlsCertificateSdsSecretConfigs") {
+        secrets.retain(|secret| secret["sdsConfig"].get("apiConfigSource").is_some());
+        if secrets.is_empty() {
+            context.remove("tlsCertificateSdsSecretConfigs");
+        }
+    }
     let validation = context.remove("validationContext");
     let combined = context.remove("combinedValidationContext");
     context.remove("validationContextSdsSecretConfig");

@@ -1,6 +1,4 @@
 //! `ingress-gateway`: exposes services through a gateway to clients outside the mesh.
-//!
-//! Entries are validated and stored; no gateway of this kind is served yet.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -153,7 +151,6 @@ impl IngressListener {
 
 impl Entry for IngressGateway {
     const RIGHTS: EntryRights = EntryRights::Gateway;
-    const IN_EFFECT: bool = false;
 
     /// With Consul's error texts.
     fn validate(&self) -> Result<(), Invalid> {

@@ -5,12 +5,16 @@
 //! - `of_service`: from a service to the instances of its gateways.
 //! - `every`: the services that `*` stands for.
 //! - [`api`]: the routes that are bound to API gateways.
+//! - `ingress`: the listeners of an ingress gateway, with their services.
 
 pub mod api;
 mod every;
+mod ingress;
 mod of_service;
 mod services;
 
+pub(crate) use ingress::exposed;
+pub use ingress::{Exposed, ExposedPort, ExposedService};
 pub(crate) use of_service::terminating;
 pub use of_service::{connect_to, ingress_to};
 pub use services::{GatewayService, Link, Origin, in_namespace, services};

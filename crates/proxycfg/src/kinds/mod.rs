@@ -4,6 +4,7 @@
 //! as the snapshot's dependencies, so there is no separate list of them. A new kind is a file with
 //! its values, `check`, `snapshot` and `Parts`, and a line in [`kinds!`].
 
+mod ingress_gateway;
 pub(crate) mod leaves;
 mod proxy;
 mod sidecar;
@@ -15,6 +16,7 @@ use legate_model::{CheckServiceNode, ServiceInstance, ServiceKind};
 use legate_store::{Follower, Kept, ReadTxn};
 
 use self::leaves::Leaves;
+pub use self::ingress_gateway::IngressGateway;
 pub use self::sidecar::Sidecar;
 use crate::config::ManagerConfig;
 use crate::error::WatchError;
@@ -118,6 +120,8 @@ macro_rules! kinds {
 kinds! {
     /// The sidecar of a service.
     Sidecar, sidecar, ConnectProxy;
+    /// A gateway for clients outside the mesh.
+    IngressGateway, ingress_gateway, IngressGateway;
 }
 
 /// What a kind computes its values from.

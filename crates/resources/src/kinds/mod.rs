@@ -3,11 +3,13 @@
 
 mod change;
 mod egress;
+mod ingress_gateway;
+mod services;
 mod sidecar;
 mod transparent;
 mod upstream;
 
-use legate_proxycfg::{Kind, Sidecar, Snapshot};
+use legate_proxycfg::{IngressGateway, Kind, Sidecar, Snapshot};
 
 use crate::composer::Composer;
 
@@ -19,6 +21,10 @@ pub(crate) fn compose(composer: &mut Composer<'_>, snapshot: &Snapshot, last: Op
         Kind::Sidecar(own) => {
             let last = last.and_then(|last| Some((&last.proxy, Sidecar::of(last)?)));
             sidecar::compose(composer, proxy, own, last);
+        }
+        Kind::IngressGateway(own) => {
+            let last = last.and_then(|last| Some((&last.proxy, IngressGateway::of(last)?)));
+            ingress_gateway::compose(composer, proxy, own, last);
         }
     }
 }

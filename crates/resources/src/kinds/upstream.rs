@@ -12,6 +12,7 @@ use crate::cluster;
 use crate::endpoint;
 use crate::listener;
 use crate::memo::Memo;
+use crate::names;
 use crate::part::{Made, UnitBuilder, made};
 use crate::resource_type::Type;
 use crate::settings::{self, Settings};
@@ -94,6 +95,26 @@ impl<'a> UpstreamChange<'a> {
         self.add_clusters(unit, memo, settings, &plan);
         self.add_routes(unit, memo, &plan);
         self.add_listener(unit, memo, settings, &plan);
+    }
+
+    /// Adds the clusters of a service behind a gateway.
+    pub(super) fn add_service(
+        &self,
+        unit: &mut UnitBuilder<'_>,
+        memo: &Memo,
+        settings: &Settings<'_>,
+    ) {
+        if self.is_as_it_was() && unit.take_over() {
+            return;
+        }
+        let plan = LazyCell::new(|| UpstreamPlan::new(self.proxy, self.upstream));
+        self.add_clusters(unit, memo, settings, &plan);
+        let name = || names::upstream_sni(self.proxy, &self.upstream.upstream);
+        unit.part(Type::Cluster, name, self.leads_alike(), |warnings| {
+            warnings.clone_from(&plan.warnings);
+            // An invalid chain is reported here, because no other part is made from it.
+            plan.chain().map(|_| None)
+        });
     }
 
     /// Adds a cluster for each resolver of the chain, followed by its endpoints if it has any. Adds

@@ -182,12 +182,20 @@ pub(crate) fn server_name(ports: &BTreeSet<u16>) -> Option<ListenerFilter> {
         _ => predicate(Rule::OrMatch(MatchSet { rules: ranges })),
     };
     Some(ListenerFilter {
-        name: TLS_INSPECTOR.to_owned(),
         filter_disabled: Some(predicate(Rule::NotMatch(Box::new(any)))),
+        ..tls_inspector()
+    })
+}
+
+/// The filter that extracts the server name of a TLS handshake.
+pub(crate) fn tls_inspector() -> ListenerFilter {
+    ListenerFilter {
+        name: TLS_INSPECTOR.to_owned(),
         config_type: Some(listener_filter::ConfigType::TypedConfig(encode::any(
             &TlsInspector::default(),
         ))),
-    })
+        ..ListenerFilter::default()
+    }
 }
 
 /// A network filter.

@@ -13,6 +13,7 @@ mod extensions;
 mod generated;
 mod golden;
 mod golden_cases;
+mod ingress;
 mod intentions;
 mod kept;
 mod kept_upstreams;

@@ -15,6 +15,8 @@ pub(crate) struct Documents {
     pub(crate) default_intention: String,
     /// The registration of the proxy, among `Registrations`. Default: the sidecar of `web`.
     proxy: Option<Value>,
+    /// Fields of `Service` of the registration of a gateway, which is the proxy then.
+    gateway: Option<Value>,
     /// `Proxy` of the registration of the sidecar of `web`. Default: with the upstream `api`.
     #[serde(default = "sidecar")]
     sidecar: Value,
@@ -90,6 +92,15 @@ fn web(proxy: &Value, tenancy: &Value) -> Value {
     registration
 }
 
+/// An instance of a gateway. Its ID is the name of its service.
+fn gateway(fields: &Value) -> Value {
+    let mut service = json!({"ID": fields["Service"], "Address": "10.0.0.1", "Port": 8443});
+    for (field, value) in fields.as_object().into_iter().flatten() {
+        service[field] = value.clone();
+    }
+    json!({"Node": "n1", "Address": "10.0.0.1", "Service": service})
+}
+
 impl Documents {
     /// Documents with only config entries. The sidecar has all four services as upstreams.
     pub(crate) fn of_entries(entries: Vec<Value>) -> Self {
@@ -101,6 +112,7 @@ impl Documents {
             about: String::new(),
             default_intention: deny(),
             proxy: None,
+            gateway: None,
             sidecar: json!({"LocalServicePort": 8080, "Upstreams": upstreams}),
             tenancy: Value::Null,
             registrations: instances(),
@@ -113,10 +125,11 @@ impl Documents {
 
     /// Bodies of `PUT /v1/catalog/register`, including that of the sidecar of `web`.
     pub(crate) fn all_registrations(&self) -> Vec<Value> {
-        let own = self
-            .proxy
-            .is_none()
-            .then(|| web(&self.sidecar, &self.tenancy));
+        let sidecar = || web(&self.sidecar, &self.tenancy);
+        let own = match &self.gateway {
+            Some(fields) => Some(gateway(fields)),
+            None => self.proxy.is_none().then(sidecar),
+        };
         own.into_iter().chain(self.registrations.clone()).collect()
     }
 
@@ -129,9 +142,10 @@ impl Documents {
     /// Node and ID of the proxy.
     pub(crate) fn proxy_id(&self) -> (&str, &str) {
         let field = |field: &str| self.proxy.as_ref()?.get(field)?.as_str();
+        let gateway = self.gateway.as_ref().and_then(|one| one["Service"].as_str());
         (
             field("Node").unwrap_or("n1"),
-            field("ID").unwrap_or("web-sidecar-proxy"),
+            field("ID").or(gateway).unwrap_or("web-sidecar-proxy"),
         )
     }
 }

@@ -89,6 +89,7 @@ impl Envoy {
         let mut inlined = Inlined {
             routes: of("Routes"),
             used: BTreeSet::new(),
+            servers: BTreeSet::new(),
         };
         let mut listeners = of("Listeners");
         let documents = clusters.values_mut().chain(listeners.values_mut());
@@ -101,7 +102,8 @@ impl Envoy {
         }
         let values = |map: Map<String, Value>| map.into_iter().map(|(_, value)| value);
         let mut clusters: Vec<Value> = values(clusters).collect();
-        clusters.push(control_plane());
+        clusters.push(server(CONTROL_PLANE));
+        clusters.extend(inlined.servers.iter().map(|name| server(name)));
         let (pem, key) = (&self.certificate, &self.key);
         Ok(json!({
             "node": {"id": "web", "cluster": "web"},
@@ -129,14 +131,15 @@ impl Envoy {
 
 const CONTROL_PLANE: &str = "control_plane";
 
-fn control_plane() -> Value {
+/// The cluster of a gRPC server.
+fn server(name: &str) -> Value {
     json!({
-        "name": CONTROL_PLANE, "type": "STATIC",
+        "name": name, "type": "STATIC",
         "typedExtensionProtocolOptions": {"envoy.extensions.upstreams.http.v3.HttpProtocolOptions": {
             "@type": "type.googleapis.com/envoy.extensions.upstreams.http.v3.HttpProtocolOptions",
             "explicitHttpConfig": {"http2ProtocolOptions": {}},
         }},
-        "loadAssignment": {"clusterName": CONTROL_PLANE, "endpoints": []},
+        "loadAssignment": {"clusterName": name, "endpoints": []},
     })
 }
 
@@ -154,6 +157,8 @@ const MODULE: &str = r#"(module
 struct Inlined {
     routes: Map<String, Value>,
     used: BTreeSet<String>,
+    /// The clusters of SDS servers, which a user writes into the bootstrap document.
+    servers: BTreeSet<String>,
 }
 
 impl Inlined {
@@ -167,7 +172,13 @@ impl Inlined {
                     fields.insert("routeConfig".to_owned(), self.routes[name].clone());
                 }
                 // A secret without a source is one of the document itself.
-                fields.remove("sdsConfig");
+                if let Some(source) = fields.remove("sdsConfig") {
+                    let server = "/apiConfigSource/grpcServices/0/envoyGrpc/clusterName";
+                    if let Some(server) = source.pointer(server).and_then(Value::as_str) {
+                        self.servers.insert(server.to_owned());
+                        fields.insert("sdsConfig".to_owned(), source);
+                    }
+                }
                 fields.values_mut().for_each(|field| self.walk(field));
             }
             _ => {}

@@ -1,0 +1,116 @@
+//! Routes by host: the virtual hosts of a gateway's listener.
+//!
+//! A host whose service cannot be routed to answers 503: without it, its requests would reach a
+//! service with a less specific host.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use envoy_types::pb::envoy::config::route::v3::{
+    DirectResponseAction, Route, RouteConfiguration, RouteMatch, VirtualHost, route, route_match,
+};
+use envoy_types::pb::google::protobuf::BoolValue;
+use legate_discovery_chain::Chain;
+use legate_model::HeaderModifiers;
+
+use crate::chain_route;
+use crate::encode::{self, EncodedResource};
+use crate::error::GenerateError;
+use crate::memo::Memo;
+
+/// The routes of a listener, or of one of its filter chains.
+pub(crate) fn routes(
+    memo: &Memo,
+    name: &str,
+    virtual_hosts: Vec<VirtualHost>,
+    validate_clusters: bool,
+) -> Result<Arc<EncodedResource>, GenerateError> {
+    let configuration = RouteConfiguration {
+        name: name.to_owned(),
+        virtual_hosts,
+        validate_clusters: validate_clusters.then_some(BoolValue { value: true }),
+        ..RouteConfiguration::default()
+    };
+    memo.get(&encode::any(&configuration), |_| {
+        Ok(encode::resource(name, &configuration, &[]))
+    })
+}
+
+/// The requests to these domains, routed by a service's chain.
+pub(crate) fn host(
+    name: &str,
+    domains: Vec<String>,
+    chain: Option<&Chain>,
+    (request, response): (Option<&HeaderModifiers>, Option<&HeaderModifiers>),
+) -> VirtualHost {
+    let mut host = match chain {
+        Some(chain) => chain_route::virtual_host(name, domains, chain),
+        None => return unavailable(name, domains),
+    };
+    host.request_headers_to_add = chain_route::added(request);
+    host.request_headers_to_remove = chain_route::removed(request);
+    host.response_headers_to_add = chain_route::added(response);
+    host.response_headers_to_remove
+        .extend(chain_route::removed(response));
+    host
+}
+
+/// Answers 503 to the requests to these domains.
+pub(crate) fn unavailable(name: &str, domains: Vec<String>) -> VirtualHost {
+    let everything = route_match::PathSpecifier::Prefix("/".to_owned());
+    let route = Route {
+        r#match: Some(RouteMatch {
+            path_specifier: Some(everything),
+            ..RouteMatch::default()
+        }),
+        action: Some(route::Action::DirectResponse(DirectResponseAction {
+            status: 503,
+            ..DirectResponseAction::default()
+        })),
+        ..Route::default()
+    };
+    VirtualHost {
+        name: name.to_owned(),
+        domains,
+        routes: vec![route],
+        ..VirtualHost::default()
+    }
+}
+
+/// The domains of virtual hosts on one port, from the host names of each. As in Consul, a name
+/// without a port also matches requests that name this port. Envoy refuses routes in which two
+/// virtual hosts have one domain, in any case of letters: the first has it, and a name that a user
+/// wrote takes precedence over an added one.
+pub(crate) fn domains(
+    names: &[Vec<String>],
+    port: u16,
+    warnings: &mut Vec<String>,
+) -> Vec<Vec<String>> {
+    let mut taken = HashSet::new();
+    let mut all: Vec<Vec<String>> = Vec::with_capacity(names.len());
+    for own in names {
+        let is_new = |name: &&String| {
+            let is_new = taken.insert(name.to_lowercase());
+            if !is_new {
+                warnings.push(format!(
+                    "several services have the host {name:?} on port {port}: the first one has it"
+                ));
+            }
+            is_new
+        };
+        all.push(own.iter().filter(is_new).cloned().collect());
+    }
+    for own in &mut all {
+        let added = own.iter().filter(|name| !has_port(name));
+        let added = added.map(|name| format!("{name}:{port}"));
+        let added: Vec<String> = added
+            .filter(|name| taken.insert(name.to_lowercase()))
+            .collect();
+        own.extend(added);
+    }
+    all
+}
+
+fn has_port(name: &str) -> bool {
+    name.contains(':')
+}
