@@ -59,10 +59,14 @@ fn every_kind_exists_and_those_without_effect_are_reported() {
         let request = json::request::<ConfigEntry>(entry.to_string().as_bytes());
         request.unwrap().not_served
     };
-    let ingress = json!({ "Kind": "ingress-gateway", "Name": "in" });
-    assert_eq!(reported(ingress), ["Kind"]);
-    let splitter = json!({ "Kind": "service-splitter", "Name": "web", "Splits": [] });
-    assert!(reported(splitter).is_empty());
+    let limit = json!({ "Kind": "control-plane-request-limit", "Name": "l" });
+    assert_eq!(reported(limit), ["Kind"]);
+    for served in [
+        json!({ "Kind": "ingress-gateway", "Name": "in" }),
+        json!({ "Kind": "service-splitter", "Name": "web", "Splits": [] }),
+    ] {
+        assert!(reported(served.clone()).is_empty(), "{served}");
+    }
 }
 
 #[test]

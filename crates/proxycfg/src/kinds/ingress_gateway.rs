@@ -33,10 +33,6 @@ queried! {
 }
 
 /// Every registration can be served.
-#[expect(
-    clippy::unnecessary_wraps,
-    reason = "other kinds refuse some registrations"
-)]
 pub(super) fn check(_: &ProxyId, _: &ServiceInstance) -> Result<(), WatchError> {
     Ok(())
 }
