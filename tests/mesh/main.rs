@@ -1,5 +1,6 @@
 //! Whole-mesh scenarios with real Envoys: the behaviour that users rely on, seen from outside.
 
+mod api_gateways;
 mod captured_traffic;
 mod chains;
 mod dev;

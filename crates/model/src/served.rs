@@ -32,12 +32,12 @@ const TABLE: &[(&str, &str, Reported)] = &[
     (
         "ServiceInstance",
         "Kind",
-        Except(&["connect-proxy", "ingress-gateway"]),
+        Except(&["connect-proxy", "ingress-gateway", "api-gateway"]),
     ),
     (
         "ServiceDefinition",
         "Kind",
-        Except(&["connect-proxy", "ingress-gateway"]),
+        Except(&["connect-proxy", "ingress-gateway", "api-gateway"]),
     ),
     ("ServiceDefinition", "Token", ALL),
     ("CheckType", "Token ProxyHTTP ProxyGRPC", ALL),

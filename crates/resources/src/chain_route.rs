@@ -62,11 +62,16 @@ fn build(name: &str, chain: &Chain, validate_clusters: bool) -> RouteConfigurati
 /// The routes of a chain for requests to these domains.
 pub(crate) fn virtual_host(name: &str, domains: Vec<String>, chain: &Chain) -> VirtualHost {
     let start = chain.start();
-    let mut routes: Vec<Route> = match start.map(|start| &start.kind) {
+    let routes: Vec<Route> = match start.map(|start| &start.kind) {
         Some(NodeKind::Router(steps)) => steps.iter().map(|step| routed(chain, step)).collect(),
         Some(_) => vec![to_node(chain, start)],
         None => Vec::new(),
     };
+    host(name, domains, routes)
+}
+
+/// A virtual host with these routes.
+pub(crate) fn host(name: &str, domains: Vec<String>, mut routes: Vec<Route>) -> VirtualHost {
     VirtualHost {
         name: name.to_owned(),
         domains,
@@ -123,6 +128,62 @@ fn to_node(chain: &Chain, node: Option<&Node>) -> Route {
     }
 }
 
+/// The action for all requests to a service behind a gateway, whose rules take the place of the
+/// service's router.
+pub(crate) fn past_router(chain: &Chain) -> RouteAction {
+    let mut action = action(chain, end_of_router(chain));
+    action.retry_policy = Some(retry::policy());
+    action
+}
+
+/// The first node after the router, if there is one: its last route is for all requests.
+fn end_of_router(chain: &Chain) -> Option<&Node> {
+    let start = chain.start()?;
+    match &start.kind {
+        NodeKind::Router(steps) => chain.node(&steps.last()?.next_node),
+        NodeKind::Splitter(_) | NodeKind::Resolver(_) => Some(start),
+    }
+}
+
+/// A part of the requests to a service.
+pub(crate) struct Share<'a> {
+    pub(crate) cluster: String,
+    /// In hundredths of a percent.
+    pub(crate) weight: u32,
+    pub(crate) request: Option<&'a HeaderModifiers>,
+    pub(crate) response: Option<&'a HeaderModifiers>,
+}
+
+/// The parts into which a service behind a gateway splits its requests.
+pub(crate) fn shares(chain: &Chain) -> Vec<Share<'_>> {
+    match end_of_router(chain).map(|node| &node.kind) {
+        Some(NodeKind::Resolver(resolver)) => vec![Share {
+            cluster: cluster_name(chain, resolver),
+            weight: 10_000,
+            request: None,
+            response: None,
+        }],
+        Some(NodeKind::Splitter(splits)) => {
+            let share = |split| {
+                Some(Share {
+                    cluster: cluster_name(chain, resolver(chain, split)?),
+                    weight: hundredths(split),
+                    request: split.definition.request_headers.as_ref(),
+                    response: split.definition.response_headers.as_ref(),
+                })
+            };
+            splits.iter().filter_map(share).collect()
+        }
+        Some(NodeKind::Router(_)) | None => Vec::new(),
+    }
+}
+
+/// The weight of a split in hundredths of a percent. Weights out of range are refused when they are
+/// written.
+fn hundredths(split: &SplitStep) -> u32 {
+    (split.weight * 100.0).round() as u32
+}
+
 /// The route for one route of a router.
 fn routed(chain: &Chain, step: &RouteStep) -> Route {
     let matched = step.definition.matched.as_ref();
@@ -153,7 +214,7 @@ fn routed(chain: &Chain, step: &RouteStep) -> Route {
 }
 
 /// Applies a route's destination over the settings of its node.
-fn direct(action: &mut RouteAction, destination: &RouteDestination) {
+pub(crate) fn direct(action: &mut RouteAction, destination: &RouteDestination) {
     action
         .prefix_rewrite
         .clone_from(&destination.prefix_rewrite);
@@ -253,9 +314,8 @@ fn weighted(chain: &Chain, splits: &[SplitStep]) -> WeightedCluster {
         let resolver = resolver(chain, split)?;
         Some(weighted_cluster::ClusterWeight {
             name: cluster_name(chain, resolver),
-            // In hundredths of a percent. Weights out of range are refused when they are written.
             weight: Some(UInt32Value {
-                value: (split.weight * 100.0).round() as u32,
+                value: hundredths(split),
             }),
             request_headers_to_add: added(request),
             request_headers_to_remove: removed(request),
@@ -309,18 +369,25 @@ fn request_match(http: &HttpMatch) -> RouteMatch {
     }
 }
 
-fn regex(regex: &str) -> RegexMatcher {
+/// A matcher for the whole text.
+pub(crate) fn regex(regex: &str) -> RegexMatcher {
     RegexMatcher {
         regex: regex.to_owned(),
         ..RegexMatcher::default()
     }
 }
 
-fn text(pattern: MatchPattern) -> header_matcher::HeaderMatchSpecifier {
-    header_matcher::HeaderMatchSpecifier::StringMatch(StringMatcher {
+/// A matcher for texts.
+pub(crate) fn string(pattern: MatchPattern) -> StringMatcher {
+    StringMatcher {
         match_pattern: Some(pattern),
         ..StringMatcher::default()
-    })
+    }
+}
+
+/// A condition on the value of a header.
+pub(crate) fn text(pattern: MatchPattern) -> header_matcher::HeaderMatchSpecifier {
+    header_matcher::HeaderMatchSpecifier::StringMatch(string(pattern))
 }
 
 fn header(matched: &HeaderMatch) -> HeaderMatcher {
@@ -345,12 +412,7 @@ fn header(matched: &HeaderMatch) -> HeaderMatcher {
 
 fn query(matched: &QueryParamMatch) -> QueryParameterMatcher {
     use query_parameter_matcher::QueryParameterMatchSpecifier::{PresentMatch, StringMatch};
-    let matcher = |pattern| {
-        StringMatch(StringMatcher {
-            match_pattern: Some(pattern),
-            ..StringMatcher::default()
-        })
-    };
+    let matcher = |pattern| StringMatch(string(pattern));
     let specifier = if !matched.exact.is_empty() {
         matcher(MatchPattern::Exact(matched.exact.clone()))
     } else if !matched.regex.is_empty() {

@@ -106,6 +106,9 @@ pub enum GenerateError {
         /// The service.
         service: String,
     },
+    /// A listener for connections leads to no service.
+    #[error("the port {0} leads to no service; name one in its tcp-route")]
+    NoService(u16),
     /// The source of a certificate is incomplete.
     #[error(
         "TLS.SDS for port {0} of the ingress-gateway config entry has no ClusterName, or no CertResource; set both"

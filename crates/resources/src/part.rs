@@ -345,6 +345,14 @@ impl<'a> UnitBuilder<'a> {
             .any(|failure| failure.is_about(kind, name) && !self.has_version(failure))
     }
 
+    /// Why the resource of this type and name has no version; `None` if it has one.
+    pub(crate) fn reason(&self, kind: Type, name: &str) -> Option<&GenerateError> {
+        let mut failures = self.failures(kind);
+        let lacking =
+            failures.find(|failure| failure.is_about(kind, name) && !self.has_version(failure));
+        lacking.map(|failure| &failure.reason)
+    }
+
     fn failures(&self, kind: Type) -> impl Iterator<Item = &Failure> {
         let parts = self.parts().iter().filter(move |part| part.kind == kind);
         parts.filter_map(|part| part.failure.as_deref())

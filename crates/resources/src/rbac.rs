@@ -43,6 +43,8 @@ const LAYER4: &str = "consul-intentions-layer4";
 const LAYER7: &str = "consul-intentions-layer7-";
 /// The policy in the listener of an HTTP service, whose rules are in the routes.
 const IN_ROUTES: &str = "intentions-are-in-the-routes";
+/// The policy of a gateway's rule that requires a token.
+const TOKENS: &str = "tokens";
 const STAT_PREFIX: &str = "connect_authz";
 
 /// `envoy.config.rbac.v3.RBAC` with sorted policies.
@@ -180,6 +182,28 @@ pub(crate) fn no_requests() -> Any {
         policies: BTreeMap::from([(IN_ROUTES.to_owned(), nobody)]),
     });
     message::<EnvoyHttpRbac>(&HttpRbac { rules })
+}
+
+/// The HTTP filter without rules, for listeners whose rules are in routes.
+pub(crate) fn without_rules() -> Any {
+    message::<EnvoyHttpRbac>(&HttpRbac { rules: None })
+}
+
+/// A rule that allows requests with a token alone, as the override of a route.
+pub(crate) fn with_only(token: &JwtRequirement, providers: &JwtProviders) -> Any {
+    let policy = Policy {
+        permissions: vec![claims::permission(token, providers)],
+        principals: vec![identified(principal::Identifier::Any(true))],
+        ..Policy::default()
+    };
+    let rules = Some(Rules {
+        action: rbac::Action::Allow.into(),
+        policies: BTreeMap::from([(TOKENS.to_owned(), policy)]),
+    });
+    let route = HttpRbacPerRoute {
+        rbac: Some(HttpRbac { rules }),
+    };
+    message::<EnvoyHttpRbacPerRoute>(&route)
 }
 
 /// Encodes one of the messages above with Envoy's type.

@@ -8,6 +8,7 @@ use envoy_types::pb::envoy::extensions::transport_sockets::tls::v3::{
 };
 use legate_model::CaRoots;
 use legate_proxycfg::Leaf;
+use legate_proxycfg::gateways::api::{CertificateSource, GatewayCertificate};
 
 use crate::encode::{self, EncodedResource};
 use crate::error::GenerateError;
@@ -41,6 +42,35 @@ pub(crate) fn leaf(memo: &Memo, leaf: &Leaf) -> Result<Arc<EncodedResource>, Gen
             ..TlsCertificate::default()
         };
         Ok(encode(LEAF, secret::Type::TlsCertificate(certificate)))
+    })
+}
+
+/// A certificate that a gateway presents to clients.
+pub(crate) fn presented(
+    memo: &Memo,
+    certificate: &GatewayCertificate,
+) -> Result<Arc<EncodedResource>, GenerateError> {
+    let name = &certificate.secret;
+    let file = |path: &str| DataSource {
+        specifier: Some(data_source::Specifier::Filename(path.to_owned())),
+        ..DataSource::default()
+    };
+    let (chain, key) = match &certificate.source {
+        CertificateSource::Inline { certificate, key } => {
+            (inline(certificate), inline(key.expose()))
+        }
+        CertificateSource::Files { certificate, key } => (file(certificate), file(key)),
+    };
+    let certificate = TlsCertificate {
+        certificate_chain: Some(chain),
+        private_key: Some(key),
+        ..TlsCertificate::default()
+    };
+    memo.get(&(name, encode::any(&certificate)), |_| {
+        Ok(encode(
+            name,
+            secret::Type::TlsCertificate(certificate.clone()),
+        ))
     })
 }
 

@@ -21,6 +21,7 @@ pub(super) fn remove_from_ours(resources: &mut Resources) {
     policies_of_routes(resources);
     own_of_destinations(resources);
     clusters_of_queries(resources);
+    access_of_gateways(resources);
     remove_from_both(resources);
 }
 
@@ -28,6 +29,8 @@ pub(super) fn remove_from_both(resources: &mut Resources) {
     for (name, value) in resources.iter_mut() {
         destinations(name, value);
         endpoints_of_queries(name, value);
+        routes_of_gateways(name, value);
+        server_names(name, value);
     }
     resources.values_mut().for_each(common);
 }
@@ -170,6 +173,86 @@ fn endpoints_of_queries(name: &str, value: &mut Value) {
         && let Some(Value::Array(all)) = value.pointer_mut("/endpoints/0/lbEndpoints")
     {
         all.sort_by_key(|one| one["endpoint"].to_string());
+    }
+}
+
+/// The listeners of API gateways have a filter for the tokens that routes require, and normalize paths, so that
+/// no spelling of a path passes a requirement. They accept HTTP/2, which services behind them may need.
+fn access_of_gateways(ours: &mut Resources) {
+    let listeners = ours
+        .iter_mut()
+        .filter(|(name, _)| name.starts_with("Listener http:"));
+    for chain in listeners.flat_map(|(_, value)| items(&mut value["filterChains"])) {
+        let alpn = chain.pointer_mut("/transportSocket/typedConfig/commonTlsContext/alpnProtocols");
+        if let Some(alpn) = alpn
+            && *alpn == json!(["h2", "http/1.1"])
+        {
+            *alpn = json!(["http/1.1"]);
+        }
+        for filter in items(&mut chain["filters"]) {
+            let Some(manager) = filter["typedConfig"].as_object_mut() else {
+                continue;
+            };
+            manager.remove("normalizePath");
+            if let Some(Value::Array(filters)) = manager.get_mut("httpFilters") {
+                filters.retain(|one| {
+                    one["name"] != HTTP_RBAC || one["typedConfig"].get("rules").is_some()
+                });
+            }
+        }
+    }
+}
+
+/// The hosts of an API gateway have no order, and in Consul names with a hash. Weights are relative.
+fn routes_of_gateways(name: &str, value: &mut Value) {
+    let port = name.strip_prefix("RouteConfiguration ");
+    if port.is_none_or(|port| port.parse::<u16>().is_err()) {
+        return;
+    }
+    let Some(Value::Array(hosts)) = value.get_mut("virtualHosts") else {
+        return;
+    };
+    for host in hosts.iter_mut() {
+        let domain = host["domains"][0].take();
+        if host["name"].as_str().is_some_and(|name| name.starts_with("edge-")) {
+            host["name"] = domain.clone();
+        }
+        host["domains"][0] = domain;
+        for route in items(&mut host["routes"]) {
+            if let Some(weighted) = route.pointer_mut("/route/weightedClusters") {
+                shares(weighted);
+            }
+        }
+    }
+    hosts.sort_by_key(|host| host["name"].to_string());
+}
+
+/// Replaces weights by hundredths of a percent.
+fn shares(weighted: &mut Value) {
+    if let Some(fields) = weighted.as_object_mut() {
+        fields.remove("totalWeight");
+    }
+    let weight = |cluster: &Value| cluster["weight"].as_u64().unwrap_or_default();
+    let sum: u64 = weighted["clusters"].as_array().into_iter().flatten().map(weight).sum();
+    for cluster in items(&mut weighted["clusters"]) {
+        cluster["weight"] = json!(weight(cluster) * 10_000 / sum.max(1));
+    }
+}
+
+/// Consul inspects server names in every listener with TLS; Legate where they are matched.
+fn server_names(name: &str, value: &mut Value) {
+    let matched = |chain: &Value| chain["filterChainMatch"].get("serverNames").is_some();
+    let chains = value["filterChains"].as_array();
+    if !name.starts_with("Listener ") || chains.is_none_or(|chains| chains.iter().any(matched)) {
+        return;
+    }
+    if let Some(Value::Array(filters)) = value.get_mut("listenerFilters") {
+        filters.retain(|filter| filter["name"] != "envoy.filters.listener.tls_inspector");
+        if filters.is_empty()
+            && let Some(fields) = value.as_object_mut()
+        {
+            fields.remove("listenerFilters");
+        }
     }
 }
 
@@ -449,6 +532,11 @@ pub(super) const FIELDS: &[Field] = &[
         at: ".outlierDetection",
         cases: &["ingress_failover"],
         reason: "a cluster that fails over has no instances to eject; its members have",
+    },
+    Field {
+        at: ".routes",
+        cases: &["api_gateway_route_out_of_order"],
+        reason: "requests for a route that cannot be served reach no other route",
     },
     Field {
         at: ".filterChains",

@@ -1,7 +1,5 @@
 //! `api-gateway`: the listeners of a gateway that routes are bound to. `bound-api-gateway`: the
 //! routes that are bound, computed when the entry is read and never stored.
-//!
-//! No gateway of this kind is served yet.
 
 use std::collections::BTreeMap;
 
@@ -81,7 +79,6 @@ pub struct ApiGatewayPolicy {
 
 impl Entry for ApiGateway {
     const RIGHTS: EntryRights = EntryRights::Gateway;
-    const IN_EFFECT: bool = false;
 
     /// With Consul's error texts.
     fn validate(&self) -> Result<(), Invalid> {
@@ -266,7 +263,6 @@ pub struct BoundListener {
 
 impl Entry for BoundApiGateway {
     const RIGHTS: EntryRights = EntryRights::Bound;
-    const IN_EFFECT: bool = false;
 
     fn validate(&self) -> Result<(), Invalid> {
         name::validate_service_name(&self.name)

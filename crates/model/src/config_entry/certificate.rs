@@ -1,8 +1,7 @@
 //! `inline-certificate` and `file-system-certificate`: certificates that API gateways present to
 //! clients outside the mesh, in the entry itself or in files on the gateway.
 //!
-//! Entries are stored; no API gateway is served yet. The server, which can parse keys, checks that a
-//! certificate matches its key.
+//! The server, which can parse keys, checks that a certificate matches its key.
 
 use super::entry::{Entry, EntryRights, entry};
 use crate::invalid::Invalid;
@@ -35,7 +34,6 @@ entry! {
 
 impl Entry for InlineCertificate {
     const RIGHTS: EntryRights = EntryRights::MeshOnly;
-    const IN_EFFECT: bool = false;
 
     fn validate(&self) -> Result<(), Invalid> {
         name::validate_entry_name(&self.name)
@@ -46,7 +44,6 @@ impl Entry for InlineCertificate {
 
 impl Entry for FileSystemCertificate {
     const RIGHTS: EntryRights = EntryRights::MeshOnly;
-    const IN_EFFECT: bool = false;
 
     fn validate(&self) -> Result<(), Invalid> {
         name::validate_entry_name(&self.name)

@@ -1,6 +1,4 @@
 //! `http-route`: routes HTTP requests from an API gateway to services.
-//!
-//! Entries are validated and stored; no API gateway is served yet.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -190,7 +188,6 @@ pub struct HttpRouteService {
 
 impl Entry for HttpRoute {
     const RIGHTS: EntryRights = EntryRights::MeshOnly;
-    const IN_EFFECT: bool = false;
 
     /// With Consul's error texts.
     fn validate(&self) -> Result<(), Invalid> {

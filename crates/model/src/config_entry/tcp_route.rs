@@ -1,6 +1,4 @@
 //! `tcp-route`: routes TCP connections from an API gateway to a service.
-//!
-//! Entries are validated and stored; no API gateway is served yet.
 
 use serde::{Deserialize, Serialize};
 
@@ -43,7 +41,6 @@ pub struct TcpRouteService {
 
 impl Entry for TcpRoute {
     const RIGHTS: EntryRights = EntryRights::MeshOnly;
-    const IN_EFFECT: bool = false;
 
     /// With Consul's error texts.
     fn validate(&self) -> Result<(), Invalid> {

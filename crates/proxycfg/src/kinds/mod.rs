@@ -4,6 +4,7 @@
 //! as the snapshot's dependencies, so there is no separate list of them. A new kind is a file with
 //! its values, `check`, `snapshot` and `Parts`, and a line in [`kinds!`].
 
+mod api_gateway;
 mod ingress_gateway;
 pub(crate) mod leaves;
 mod proxy;
@@ -16,6 +17,7 @@ use legate_model::{CheckServiceNode, ServiceInstance, ServiceKind};
 use legate_store::{Follower, Kept, ReadTxn};
 
 use self::leaves::Leaves;
+pub use self::api_gateway::ApiGateway;
 pub use self::ingress_gateway::IngressGateway;
 pub use self::sidecar::Sidecar;
 use crate::config::ManagerConfig;
@@ -122,6 +124,8 @@ kinds! {
     Sidecar, sidecar, ConnectProxy;
     /// A gateway for clients outside the mesh.
     IngressGateway, ingress_gateway, IngressGateway;
+    /// A gateway whose routes are config entries of their own.
+    ApiGateway, api_gateway, ApiGateway;
 }
 
 /// What a kind computes its values from.

@@ -9,12 +9,14 @@ use envoy_types::pb::envoy::config::listener::v3::{
     Filter, FilterChain, FilterChainMatch, Listener,
 };
 use envoy_types::pb::envoy::extensions::filters::network::http_connection_manager::v3::Rds;
+use envoy_types::pb::google::protobuf::Any;
 use legate_model::Protocol;
 
 use super::tls::ServerTls;
 use crate::duration::proto_duration;
 use crate::encode::{self, EncodedResource};
 use crate::error::GenerateError;
+use crate::listener::normalization::Normalization;
 use crate::listener::{self, Bind, RouteSpecifier};
 use crate::memo::Memo;
 use crate::retry;
@@ -49,13 +51,26 @@ pub(crate) struct Chain {
 #[derive(Clone, Debug, Hash)]
 pub(crate) enum LeadsTo {
     /// The routes of this name.
-    Routes { name: String, protocol: Protocol },
+    Routes {
+        name: String,
+        protocol: Protocol,
+        requests: Requests,
+    },
     /// A cluster, for each connection.
     Cluster {
         name: String,
         /// Whether connections from one address use the same instance.
         hash_source_ip: bool,
     },
+}
+
+/// What happens to requests before they are routed.
+#[derive(Clone, Debug, Default, Hash)]
+pub(crate) struct Requests {
+    /// The names and configurations of HTTP filters.
+    pub(crate) filters: Vec<(&'static str, Any)>,
+    /// How their paths are normalized, if they are.
+    pub(crate) normalization: Option<Normalization>,
 }
 
 impl LeadsTo {
@@ -129,18 +144,27 @@ fn filter(chain: &Chain, input: &GatewayListener<'_>) -> Filter {
             *hash_source_ip,
             &telemetry,
         ),
-        LeadsTo::Routes { name, protocol } => {
+        LeadsTo::Routes {
+            name,
+            protocol,
+            requests,
+        } => {
             let routes = RouteSpecifier::Rds(Rds {
                 config_source: Some(tls::ads(input.fetch_timeout.map(proto_duration))),
                 route_config_name: name.clone(),
             });
-            let manager = listener::connection_manager(
+            let filters = requests.filters.iter();
+            let filters = filters.map(|(name, config)| listener::http_filter(name, config.clone()));
+            let mut manager = listener::connection_manager(
                 &chain.stats,
                 *protocol,
                 routes,
                 &telemetry,
-                Vec::new(),
+                filters.collect(),
             );
+            if let Some(normalization) = &requests.normalization {
+                normalization.apply(&mut manager);
+            }
             listener::http_connection(&manager)
         }
     }

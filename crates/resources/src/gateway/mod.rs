@@ -5,4 +5,5 @@ pub(crate) mod bind;
 pub(crate) mod certificates;
 pub(crate) mod http;
 pub(crate) mod listener;
+pub(crate) mod rules;
 pub(crate) mod tls;

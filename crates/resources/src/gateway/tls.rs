@@ -26,7 +26,8 @@ const FETCH_TIMEOUT: Duration = Duration::from_secs(5);
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct ServerTls {
     pub(crate) settings: TlsSettings,
-    pub(crate) certificate: Certificate,
+    /// At least one. Of several, Envoy presents that of the server name, or else the first.
+    pub(crate) certificates: Vec<Certificate>,
     /// The protocol of the listener, from which the protocols to negotiate follow.
     pub(crate) protocol: Protocol,
 }
@@ -112,7 +113,11 @@ impl ServerTls {
         let context = DownstreamTlsContext {
             common_tls_context: Some(CommonTlsContext {
                 tls_params: Some(self.settings.parameters()),
-                tls_certificate_sds_secret_configs: vec![self.certificate.config()],
+                tls_certificate_sds_secret_configs: self
+                    .certificates
+                    .iter()
+                    .map(Certificate::config)
+                    .collect(),
                 alpn_protocols: alpn.iter().map(|name| (*name).to_owned()).collect(),
                 ..CommonTlsContext::default()
             }),

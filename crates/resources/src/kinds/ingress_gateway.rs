@@ -15,7 +15,7 @@ use super::services;
 use crate::composer::Composer;
 use crate::encode::EncodedResource;
 use crate::error::GenerateError;
-use crate::gateway::listener::{Chain, GatewayListener, LeadsTo};
+use crate::gateway::listener::{Chain, GatewayListener, LeadsTo, Requests};
 use crate::gateway::tls::{Certificate, ServerTls};
 use crate::gateway::{bind, certificates, http, listener};
 use crate::listener::Bind;
@@ -318,6 +318,7 @@ impl<'a> Port<'a, '_> {
             leads_to: LeadsTo::Routes {
                 name: routes,
                 protocol: self.port.protocol,
+                requests: Requests::default(),
             },
         }
     }
@@ -410,7 +411,7 @@ impl<'a> Port<'a, '_> {
         })?;
         Ok(ServerTls {
             settings,
-            certificate,
+            certificates: vec![certificate],
             protocol: self.port.protocol,
         })
     }

@@ -1,6 +1,7 @@
 //! Composes the parts of each kind of proxy from its snapshot, with one function per kind. A new
 //! kind is a file with such a function and a line in [`compose`].
 
+mod api_gateway;
 mod change;
 mod egress;
 mod ingress_gateway;
@@ -9,7 +10,7 @@ mod sidecar;
 mod transparent;
 mod upstream;
 
-use legate_proxycfg::{IngressGateway, Kind, Sidecar, Snapshot};
+use legate_proxycfg::{ApiGateway, IngressGateway, Kind, Sidecar, Snapshot};
 
 use crate::composer::Composer;
 
@@ -25,6 +26,10 @@ pub(crate) fn compose(composer: &mut Composer<'_>, snapshot: &Snapshot, last: Op
         Kind::IngressGateway(own) => {
             let last = last.and_then(|last| Some((&last.proxy, IngressGateway::of(last)?)));
             ingress_gateway::compose(composer, proxy, own, last);
+        }
+        Kind::ApiGateway(own) => {
+            let last = last.and_then(|last| Some((&last.proxy, ApiGateway::of(last)?)));
+            api_gateway::compose(composer, proxy, own, last);
         }
     }
 }

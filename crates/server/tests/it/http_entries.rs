@@ -50,8 +50,8 @@ async fn every_kind_is_written_read_and_removed() {
         let written = client.put("/v1/config", &entry).await;
         assert_eq!(written.json(), true, "{kind}");
         let unserved = match kind {
-            "exported-services" | "ingress-gateway" => "",
-            _ => "Kind",
+            "sameness-group" | "control-plane-request-limit" => "Kind",
+            _ => "",
         };
         assert_eq!(written.header("x-legate-not-served"), unserved, "{kind}");
 

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use legate_model::{
-    ApiGatewayListener, ConfigEntry, ConfigKind, JwtRequirement, ServiceName, Tenancy, Upstream,
+    ApiGatewayListener, ConfigEntry, ConfigKind, JwtRequirement, ServiceName, Upstream,
 };
 use legate_routes::{
     Action, Content, Listener, Rule, Target, VirtualHost, WeightedBackend, by_specificity,
@@ -15,6 +15,7 @@ use super::binding::{Binding, Bound, binding};
 use super::certificates::{self, GatewayCertificate};
 use super::route::{Route, RouteId};
 use super::{listener, rules};
+use crate::merge;
 use crate::queries::{self, JwtProviders};
 
 /// What a gateway serves.
@@ -65,22 +66,11 @@ fn compile(txn: &ReadTxn<'_>, gateway: &ServiceName, datacenter: &str) -> Compil
     let upstreams = compiled.services().into_iter().map(|service| {
         // The same `Arc` for every gateway of the tenancy.
         txn.shared("upstream of API gateways", &service.to_string(), |txn| {
-            upstream(&service, txn.tenancy())
+            merge::plain_upstream(&service, txn.tenancy())
         })
     });
     compiled.upstreams = upstreams.collect();
     compiled
-}
-
-/// A service as an upstream of a gateway in the tenancy `own`.
-fn upstream(service: &ServiceName, own: &Tenancy) -> Upstream {
-    let (destination_partition, destination_namespace) = service.tenancy.named_from(own);
-    Upstream {
-        destination_partition,
-        destination_namespace,
-        destination_name: service.name.as_ref().to_owned(),
-        ..Upstream::default()
-    }
 }
 
 /// The JWT providers that the routes of a gateway name.

@@ -1,0 +1,435 @@
+//! The API gateway: for each port a listener at each of the gateway's addresses, with the routes to
+//! the services behind it.
+//!
+//! The unit of a port has its routes and its listeners. What a port needs and does not get closes it: a listener without its certificate
+//! or without the keys of its tokens is not made.
+
+use std::cell::LazyCell;
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+use legate_discovery_chain::Chain as DiscoveryChain;
+use legate_model::{JwtRequirement, Protocol, ServiceName};
+use legate_proxycfg::{ApiGateway, JwtProviders, Proxy, UpstreamSnapshot};
+use legate_routes::{Action, Certificate as Presented, Content, Listener, Rule, Target};
+
+use super::change::{SameProxy, same_chain};
+use super::services;
+use crate::composer::Composer;
+use crate::error::GenerateError;
+use crate::gateway::listener::{Chain, GatewayListener, LeadsTo, Requests};
+use crate::gateway::rules::{Referred, virtual_hosts};
+use crate::gateway::tls::{Certificate, ServerTls};
+use crate::gateway::{bind, certificates, http, listener};
+use crate::jwt;
+use crate::listener::Bind;
+use crate::listener::normalization::Normalization;
+use crate::memo::Memo;
+use crate::names::{self, HTTP_RBAC, JWT_AUTHN, LEAF};
+use crate::part::{Made, UnitBuilder, made};
+use crate::rbac;
+use crate::resource_type::Type;
+use crate::secret;
+use crate::section::Section;
+use crate::settings::{ProxySettings, Settings};
+use crate::tls::TlsSettings;
+use crate::upstream::{self, UpstreamPlan};
+
+/// The prefix of the statistics of a port, as in Consul.
+const STATS: &str = "ingress_upstream_";
+
+/// The certificates that listeners present, one unit.
+const PRESENTED: Section = Section("presented certificates");
+
+/// The servers with keys of JWT providers, one unit.
+const KEY_SERVERS: Section = Section("key servers");
+
+/// The ports, one unit each.
+const PORTS: Section = Section("ports");
+
+pub(super) fn compose(
+    composer: &mut Composer<'_>,
+    proxy: &Proxy,
+    own: &ApiGateway,
+    last: Option<(&Proxy, &ApiGateway)>,
+) {
+    let same = last.map_or_else(SameProxy::default, |(last, _)| {
+        SameProxy::between(last, proxy)
+    });
+    let hosts = LazyCell::new(|| {
+        let mut warnings = Vec::new();
+        (bind::hosts(&proxy.instance, &mut warnings), warnings)
+    });
+    let settings: Settings<'_> = LazyCell::new(Box::new(|| {
+        let mut warnings = hosts.1.clone();
+        let settings = ProxySettings::read(&proxy.instance, &mut warnings);
+        (settings, warnings)
+    }));
+    let last = last.map(|(_, last)| last);
+    let same_leaf = last.is_some_and(|last| Arc::ptr_eq(&last.leaf, &own.leaf));
+    let known = [same_leaf, same.roots, same.instance];
+    let certificates = certificates::unit(composer, proxy, &own.leaf, &settings, known);
+    composer.add(certificates::SECTION, certificates);
+    let presented = presented(composer, own, last);
+    let same_providers =
+        last.is_some_and(|last| Arc::ptr_eq(&last.jwt_providers, &own.jwt_providers));
+    let key_servers = key_servers(composer, own, same_providers);
+    let before = last.map(|last| &*last.upstreams);
+    let services = services::units(composer, proxy, &own.upstreams, before, same, &settings);
+    let mut ports = Vec::with_capacity(own.served.listeners.len());
+    {
+        let names = own.upstreams.iter().enumerate();
+        let names = names.map(|(at, one)| (names::service(proxy, &one.upstream), at));
+        let gateway = Gateway {
+            proxy,
+            own,
+            presented: &presented,
+            key_servers: &key_servers,
+            services: &services,
+            by_name: names.collect(),
+        };
+        for port in &own.served.listeners {
+            let port = Port {
+                gateway: &gateway,
+                port,
+            };
+            let same = (same, same_providers);
+            ports.push(port.unit(composer, last, same, (&settings, || &hosts.0)));
+        }
+    }
+    composer.add(PRESENTED, presented);
+    composer.add(KEY_SERVERS, key_servers);
+    for unit in ports {
+        composer.add(PORTS, unit);
+    }
+    for unit in services {
+        composer.add(services::SECTION, unit);
+    }
+}
+
+/// The unit of the certificates that listeners present, a secret each.
+fn presented<'a>(
+    composer: &Composer<'a>,
+    own: &ApiGateway,
+    last: Option<&ApiGateway>,
+) -> UnitBuilder<'a> {
+    let mut unit = composer.unit(PRESENTED, Some(0));
+    for (at, certificate) in own.served.certificates.iter().enumerate() {
+        let before = last.and_then(|last| last.served.certificates.get(at));
+        let unchanged = before.is_some_and(|before| Arc::ptr_eq(before, certificate));
+        let Some(found) = &**certificate else {
+            continue;
+        };
+        let name = || found.secret.clone();
+        unit.part(Type::Secret, name, unchanged, |_| {
+            made(secret::presented(composer.memo, found))
+        });
+    }
+    unit
+}
+
+/// The unit of the servers with keys of JWT providers, a cluster each.
+fn key_servers<'a>(composer: &Composer<'a>, own: &ApiGateway, unchanged: bool) -> UnitBuilder<'a> {
+    let mut unit = composer.unit(KEY_SERVERS, Some(0));
+    for provider in own.jwt_providers.values() {
+        let keys = provider.json_web_key_set.as_ref();
+        let Some(remote) = keys.and_then(|keys| keys.remote.as_ref()) else {
+            continue;
+        };
+        let name = || names::jwks_cluster(&provider.name);
+        unit.part(Type::Cluster, name, unchanged, |warnings| {
+            let cluster = jwt::keys::cluster(composer.memo, &provider.name, remote, warnings);
+            made(cluster)
+        });
+    }
+    unit
+}
+
+/// What the ports of a gateway share.
+struct Gateway<'a, 'b> {
+    proxy: &'a Proxy,
+    own: &'a ApiGateway,
+    /// The units that ports refer to.
+    presented: &'a UnitBuilder<'b>,
+    key_servers: &'a UnitBuilder<'b>,
+    services: &'a [UnitBuilder<'b>],
+    /// The index of each service.
+    by_name: HashMap<ServiceName, usize>,
+}
+
+impl<'a> Gateway<'a, '_> {
+    fn upstream(&self, service: &ServiceName) -> Option<(usize, &'a UpstreamSnapshot)> {
+        let at = *self.by_name.get(service)?;
+        Some((at, &self.own.upstreams[at]))
+    }
+
+    /// The chain of a service; `None` if it has none, or no clusters for it.
+    fn chain(&self, service: &ServiceName) -> Option<&'a DiscoveryChain> {
+        let (at, upstream) = self.upstream(service)?;
+        match self.services[at].lacking(Type::Cluster) {
+            None => upstream.resolved.chain.as_deref().ok(),
+            Some(_) => None,
+        }
+    }
+}
+
+/// One port of the gateway.
+struct Port<'a, 'b> {
+    gateway: &'a Gateway<'a, 'b>,
+    port: &'a Arc<Listener>,
+}
+
+impl<'a> Port<'a, '_> {
+    /// The unit of the port. `last` is the gateway in the last snapshot, and `hosts` its addresses.
+    fn unit<'c, 'h>(
+        &self,
+        composer: &Composer<'c>,
+        last: Option<&ApiGateway>,
+        (same, same_providers): (SameProxy, bool),
+        (settings, hosts): (&Settings<'_>, impl FnOnce() -> &'h Vec<String>),
+    ) -> UnitBuilder<'c> {
+        let place = last.and_then(|last| {
+            let mut ports = last.served.listeners.iter();
+            ports.position(|last| last.port == self.port.port)
+        });
+        let mut unit = composer.unit(PORTS, place);
+        let same_port = last
+            .zip(place)
+            .is_some_and(|(last, at)| Arc::ptr_eq(&last.served.listeners[at], self.port));
+        let units = [self.gateway.presented, self.gateway.key_servers];
+        let sound = units
+            .iter()
+            .all(|unit| !unit.has_trouble(Type::Secret) && !unit.has_trouble(Type::Cluster));
+        let unchanged = same_port
+            && sound
+            && same.mesh
+            && same.instance
+            && same_providers
+            && last.is_some_and(|last| self.lead_alike(last));
+        if unchanged && unit.is_sound() && unit.take_over() {
+            return unit;
+        }
+        if let Content::Http(rules) = &self.port.content {
+            self.add_routes(&mut unit, composer.memo, rules, unchanged);
+        }
+        let listeners = (settings, hosts().as_slice());
+        self.add_listeners(&mut unit, composer.memo, unchanged, listeners);
+        unit
+    }
+
+    /// Whether the services of the port have the same chains as in the last snapshot.
+    fn lead_alike(&self, last: &ApiGateway) -> bool {
+        let is_same = |service: &ServiceName| {
+            let Some((at, now)) = self.gateway.upstream(service) else {
+                return false;
+            };
+            let mut before = last.upstreams.iter();
+            let before = before.find(|last| Arc::ptr_eq(&last.upstream, &now.upstream));
+            before.is_some_and(|last| same_chain(last, now))
+                && !self.gateway.services[at].has_trouble(Type::Cluster)
+        };
+        self.services().all(is_same)
+    }
+
+    fn rules(&self) -> impl Iterator<Item = &'a Rule> {
+        let hosts = match &self.port.content {
+            Content::Http(hosts) => &hosts[..],
+            Content::Tcp(_) => &[],
+        };
+        hosts.iter().flat_map(|host| &host.rules)
+    }
+
+    fn services(&self) -> impl Iterator<Item = &'a ServiceName> {
+        let forwarded = self.rules().flat_map(|rule| match &rule.action {
+            Action::Forward(backends) => &backends[..],
+            Action::Answer(_) => &[],
+        });
+        let connections = match &self.port.content {
+            Content::Tcp(backend) => Some(backend),
+            Content::Http(_) => None,
+        };
+        let targets = forwarded.chain(connections).map(|one| &one.target);
+        targets.filter_map(|target| match target {
+            Target::Service(service) => Some(service),
+            Target::Answer(_) => None,
+        })
+    }
+
+    /// The name of the port's routes.
+    fn routes(&self) -> String {
+        self.port.port.to_string()
+    }
+
+    fn add_routes(
+        &self,
+        unit: &mut UnitBuilder<'_>,
+        memo: &Memo,
+        hosts: &[legate_routes::VirtualHost],
+        unchanged: bool,
+    ) {
+        let mesh = (*self.gateway.proxy.mesh).as_ref();
+        let validate = mesh.is_some_and(|mesh| mesh.validate_clusters);
+        let name = || self.routes();
+        unit.part(Type::Routes, name, unchanged, |warnings| {
+            let referred = Referred {
+                chain: &|service| self.gateway.chain(service),
+                jwt_providers: &self.gateway.own.jwt_providers,
+            };
+            let hosts = virtual_hosts(hosts, self.port.port, &referred, warnings);
+            made(http::routes(memo, &self.routes(), hosts, validate))
+        });
+    }
+
+    fn add_listeners(
+        &self,
+        unit: &mut UnitBuilder<'_>,
+        memo: &Memo,
+        unchanged: bool,
+        (settings, hosts): (&Settings<'_>, &[String]),
+    ) {
+        let chains = LazyCell::new(|| self.chains(memo));
+        for host in hosts {
+            let name = || format!("{}:{host}", self.listener());
+            unit.part(Type::Listener, name, unchanged, |_| {
+                let chains = chains.as_ref().map_err(Clone::clone)?;
+                let bind = Bind::socket("an address of the gateway", host, self.port.port)?;
+                let settings = &settings.0;
+                let input = GatewayListener {
+                    name: &self.listener(),
+                    bind: &bind,
+                    chains,
+                    fetch_timeout: settings.fetch_timeout,
+                    telemetry: &settings.telemetry,
+                };
+                let resource = listener::listener(memo, &input)?;
+                let bind = Some(Box::new(bind));
+                Ok(Some(Made { resource, bind }))
+            });
+        }
+    }
+
+    /// The name of the listeners without their address.
+    fn listener(&self) -> String {
+        let upstream = self.services().next();
+        let upstream = upstream.and_then(|service| self.gateway.upstream(service));
+        match (&self.port.content, upstream) {
+            (Content::Tcp(_), Some((_, upstream))) => upstream.upstream.id().to_string(),
+            (Content::Tcp(_), None) => Protocol::Tcp.to_string(),
+            (Content::Http(_), _) => Protocol::Http.to_string(),
+        }
+    }
+
+    /// The filter chains of the listeners.
+    fn chains(&self, memo: &Memo) -> Result<Vec<Chain>, GenerateError> {
+        let (usual, leads_to) = match &self.port.content {
+            Content::Http(_) => self.requests()?,
+            Content::Tcp(backend) => self.connections(memo, &backend.target)?,
+        };
+        let chains = self.port.chains.iter().map(|chain| {
+            let stats = chain.name.as_ref().map(|name| format!("{STATS}{name}"));
+            Ok(Chain {
+                server_names: chain.server_names.clone(),
+                tls: chain.tls.as_ref().map(|tls| self.tls(tls)).transpose()?,
+                stats: stats.unwrap_or_else(|| usual.clone()),
+                leads_to: leads_to.clone(),
+            })
+        });
+        chains.collect()
+    }
+
+    fn tls(&self, tls: &legate_routes::ServerTls) -> Result<ServerTls, GenerateError> {
+        let versions = (&*tls.min_version, &*tls.max_version);
+        let settings = TlsSettings::read(versions, &tls.cipher_suites, |field| {
+            let port = self.port.port;
+            format!("TLS.{field} for port {port} of the api-gateway config entry")
+        })?;
+        let certificates = tls.certificates.iter().map(|one| match one {
+            Presented::OfGateway => Ok(Certificate::Own(LEAF.to_owned())),
+            Presented::Secret(name) => match self.gateway.presented.reason(Type::Secret, name) {
+                None => Ok(Certificate::Own(name.clone())),
+                Some(reason) => Err(reason.clone()),
+            },
+        });
+        Ok(ServerTls {
+            settings,
+            certificates: certificates.collect::<Result<_, _>>()?,
+            protocol: match self.port.content {
+                // Clients may use either version of HTTP.
+                Content::Http(_) => Protocol::Http2,
+                Content::Tcp(_) => Protocol::Tcp,
+            },
+        })
+    }
+
+    /// The prefix of the statistics, and where requests go. The filter for access rules has none:
+    /// those of tokens are in the routes, and a listener does not change with them.
+    fn requests(&self) -> Result<(String, LeadsTo), GenerateError> {
+        let mesh = (*self.gateway.proxy.mesh).as_ref();
+        let providers = self.providers();
+        for name in providers.keys() {
+            let cluster = names::jwks_cluster(name);
+            if let Some(reason) = self.gateway.key_servers.reason(Type::Cluster, &cluster) {
+                return Err(reason.clone());
+            }
+        }
+        let tokens = jwt::filter(&providers)?;
+        let tokens = tokens.map(|filter| (JWT_AUTHN, filter));
+        let access = (HTTP_RBAC, rbac::without_rules());
+        let leads_to = LeadsTo::Routes {
+            name: self.routes(),
+            protocol: Protocol::Http,
+            requests: Requests {
+                filters: tokens.into_iter().chain([access]).collect(),
+                normalization: Some(Normalization::read(mesh)?),
+            },
+        };
+        Ok((format!("{STATS}{}", self.routes()), leads_to))
+    }
+
+    /// The providers of the tokens that rules of the port require.
+    fn providers(&self) -> JwtProviders {
+        let of_backends = self.rules().flat_map(|rule| match &rule.action {
+            Action::Forward(backends) => &backends[..],
+            Action::Answer(_) => &[],
+        });
+        let of_backends = of_backends.filter_map(|one| one.token.as_deref());
+        let of_rules = self.rules().filter_map(|rule| rule.token.as_deref());
+        let names = of_rules
+            .chain(of_backends)
+            .flat_map(JwtRequirement::provider_names);
+        let known = &self.gateway.own.jwt_providers;
+        let found = names.filter_map(|name| Some((name.to_owned(), known.get(name)?.clone())));
+        found.collect::<BTreeMap<_, _>>()
+    }
+
+    /// The prefix of the statistics, and where connections go.
+    fn connections(
+        &self,
+        memo: &Memo,
+        target: &Target,
+    ) -> Result<(String, LeadsTo), GenerateError> {
+        let port = self.port.port;
+        let Target::Service(service) = target else {
+            return Err(GenerateError::NoService(port));
+        };
+        let found = self.gateway.upstream(service);
+        let (at, upstream) = found.ok_or(GenerateError::NoService(port))?;
+        let plan = UpstreamPlan::new(self.gateway.proxy, upstream);
+        plan.chain()?;
+        // Envoy would close the connections to a cluster that it does not have.
+        if let Some(reason) = self.gateway.services[at].lacking(Type::Cluster) {
+            return Err(reason.clone());
+        }
+        let cluster = upstream::only_cluster(memo, upstream);
+        let cluster = cluster.ok_or_else(|| GenerateError::RoutedRequests {
+            port,
+            service: service.to_string(),
+        })?;
+        let filter = names::upstream_filter(self.gateway.proxy, &upstream.upstream);
+        let leads_to = LeadsTo::Cluster {
+            name: cluster,
+            hash_source_ip: plan.hashes_source_ip(),
+        };
+        Ok((crate::listener::upstream::stats(&filter), leads_to))
+    }
+}
