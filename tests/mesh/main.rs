@@ -13,6 +13,7 @@ mod intentions;
 mod key_servers;
 mod limits;
 mod login;
+mod mesh_gateway;
 mod metrics;
 mod outage;
 mod permissive;

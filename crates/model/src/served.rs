@@ -32,12 +32,22 @@ const TABLE: &[(&str, &str, Reported)] = &[
     (
         "ServiceInstance",
         "Kind",
-        Except(&["connect-proxy", "ingress-gateway", "api-gateway"]),
+        Except(&[
+            "connect-proxy",
+            "ingress-gateway",
+            "api-gateway",
+            "mesh-gateway",
+        ]),
     ),
     (
         "ServiceDefinition",
         "Kind",
-        Except(&["connect-proxy", "ingress-gateway", "api-gateway"]),
+        Except(&[
+            "connect-proxy",
+            "ingress-gateway",
+            "api-gateway",
+            "mesh-gateway",
+        ]),
     ),
     ("ServiceDefinition", "Token", ALL),
     ("CheckType", "Token ProxyHTTP ProxyGRPC", ALL),
@@ -84,6 +94,7 @@ const PROXY_CONFIG: Reported = Keys(&[
     "balance_inbound_connections",
     "bind_address",
     "bind_port",
+    "connect_timeout_ms",
     "local_connect_timeout_ms",
     "local_idle_timeout_ms",
     "local_request_timeout_ms",

@@ -15,6 +15,21 @@ pub fn service(service: &ServiceName, datacenter: &str, trust_domain: &TrustDoma
     }
 }
 
+/// The server name of a subset of a service, which precedes that of the service. The empty subset is
+/// the service.
+pub fn subset(
+    service: &ServiceName,
+    subset: &str,
+    datacenter: &str,
+    trust_domain: &TrustDomain,
+) -> String {
+    let name = self::service(service, datacenter, trust_domain);
+    match subset {
+        "" => name,
+        subset => format!("{subset}.{name}"),
+    }
+}
+
 /// The server name for the results of a prepared query: `<query>.default.<datacenter>.query.<trust
 /// domain>`.
 pub fn query(query: &str, datacenter: &str, trust_domain: &TrustDomain) -> String {

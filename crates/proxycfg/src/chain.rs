@@ -260,7 +260,12 @@ pub(crate) fn instances(txn: &ReadTxn<'_>, service: &str) -> Arc<Instances> {
 
 /// The instances of a subset, which the service's resolver defines, and those of the terminating
 /// gateways that represent the service: these route each subset by its server name.
-fn of_subset(txn: &ReadTxn<'_>, service: &str, name: &str, subset: &Subset) -> Arc<Instances> {
+pub(crate) fn of_subset(
+    txn: &ReadTxn<'_>,
+    service: &str,
+    name: &str,
+    subset: &Subset,
+) -> Arc<Instances> {
     // The definition is part of the key: two chains may have been compiled from different ones.
     let Subset {
         filter,

@@ -44,9 +44,9 @@ mod watch;
 pub use chain::{Instances, ResolvedChain, StoredEntries};
 pub use config::ManagerConfig;
 pub use egress::{Destination, Destinations};
-pub use gateways::{Exposed, ExposedPort, ExposedService};
 pub use error::{Ended, WatchError};
-pub use kinds::{ApiGateway, IngressGateway, Kind, Sidecar, snapshot_of};
+pub use gateways::{Exposed, ExposedPort, ExposedService, MeshService, MeshServices};
+pub use kinds::{ApiGateway, IngressGateway, Kind, MeshGateway, Sidecar, snapshot_of};
 /// Part of snapshots; exported here so that later stages need not depend on the CA.
 pub use legate_ca::{Leaf, LeafHolder, LeafId};
 pub use manager::{Manager, Preview};

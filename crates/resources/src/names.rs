@@ -37,6 +37,7 @@ pub(crate) const GRPC_STATS: &str = "envoy.filters.http.grpc_stats";
 pub(crate) const GRPC_HTTP1_BRIDGE: &str = "envoy.filters.http.grpc_http1_bridge";
 pub(crate) const HEADER_TO_METADATA: &str = "envoy.filters.http.header_to_metadata";
 pub(crate) const ROUTER: &str = "envoy.filters.http.router";
+pub(crate) const SNI_CLUSTER: &str = "envoy.filters.network.sni_cluster";
 pub(crate) const TLS_SOCKET: &str = "tls";
 
 /// The key of a cluster's HTTP options in Envoy.

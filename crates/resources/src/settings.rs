@@ -7,7 +7,7 @@ use std::cell::LazyCell;
 use std::time::Duration;
 
 use legate_model::duration::GoDuration;
-use legate_model::{MutualTlsMode, Opaque, ProxyMode, ServiceInstance, Upstream};
+use legate_model::{MutualTlsMode, Opaque, ProxyMode, ServiceInstance, Upstream, UpstreamLimits};
 use legate_proxycfg::opaque::{self, OpaqueError};
 use serde_json::Value;
 
@@ -138,6 +138,16 @@ pub(crate) struct Limits {
     pub(crate) max_connections: Option<u32>,
     pub(crate) max_pending_requests: Option<u32>,
     pub(crate) max_concurrent_requests: Option<u32>,
+}
+
+impl Limits {
+    pub(crate) fn of(limits: &UpstreamLimits) -> Self {
+        Self {
+            max_connections: limits.max_connections,
+            max_pending_requests: limits.max_pending_requests,
+            max_concurrent_requests: limits.max_concurrent_requests,
+        }
+    }
 }
 
 /// Outlier detection; `None` means Envoy's default.

@@ -125,7 +125,8 @@ pub(super) struct Register {
     /// Named address on which Envoy listens; may be repeated
     #[arg(long, value_parser = crate::input::pair, value_name = "NAME=ADDRESS:PORT")]
     pub(super) bind_address: Vec<(String, String)>,
-    /// Let other clusters reach the servers through the mesh gateway
+    /// Mark the mesh gateway as one through which other datacenters reach the servers; has an effect
+    /// with federation
     #[arg(long)]
     pub(super) expose_servers: bool,
     /// How long an unreachable gateway stays registered
@@ -164,7 +165,6 @@ impl Options {
                 "'-expose-servers' can only be used for mesh gateways"
             );
             ensure!(register.register, "'-expose-servers' requires '-register'");
-            bail!("-expose-servers is not supported: servers of one cluster are reached directly");
         }
         if !which.gateway().is_empty() {
             kind_of(which.gateway())?;

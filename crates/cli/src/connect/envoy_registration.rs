@@ -12,6 +12,9 @@ use super::envoy_proxy::Proxy;
 /// The default port of a gateway.
 const DEFAULT_PORT: u16 = 8443;
 
+/// The key of a mesh gateway's meta that tells that servers of other datacenters may use it.
+const FEDERATION: &str = "consul-wan-federation";
+
 /// An address with its port.
 #[derive(Debug, PartialEq, Eq)]
 struct Address {
@@ -80,6 +83,9 @@ pub(super) fn service(
         "Port": lan.port,
         "TaggedAddresses": tagged,
     });
+    if register.expose_servers {
+        service["Meta"] = json!({FEDERATION: "1"});
+    }
     if !register.bind_address.is_empty() {
         let mut addresses = Map::new();
         for (name, address) in &register.bind_address {
@@ -122,22 +128,56 @@ mod tests {
     use super::*;
 
     fn register(address: &str) -> Register {
+        parsed(&["--address", address])
+    }
+
+    fn parsed(flags: &[&str]) -> Register {
         use clap::Parser;
         #[derive(Parser)]
         struct Program {
             #[command(flatten)]
             register: Register,
         }
-        Program::parse_from(["x", "--address", address]).register
+        let flags = ["x"].iter().chain(flags);
+        Program::parse_from(flags).register
+    }
+
+    fn gateway() -> Proxy {
+        Proxy {
+            id: "g".to_owned(),
+            stands_for: "gateway".to_owned(),
+            kind: Some("mesh-gateway"),
+        }
+    }
+
+    #[test]
+    fn a_gateway_for_servers_is_marked() {
+        let flags = parsed(&["--expose-servers"]);
+        let made = service(&flags, &gateway(), "mesh-gateway").unwrap();
+        assert_eq!(made["Meta"], json!({"consul-wan-federation": "1"}));
+        let made = service(&parsed(&[]), &gateway(), "mesh-gateway").unwrap();
+        assert!(made.get("Meta").is_none());
+    }
+
+    #[test]
+    fn named_addresses_replace_the_default_one() {
+        let flags = parsed(&[
+            "--bind-address",
+            "public=0.0.0.0:443",
+            "--address",
+            "192.0.2.1:8443",
+        ]);
+        let made = service(&flags, &gateway(), "mesh-gateway").unwrap();
+        let expected = json!({
+            "envoy_gateway_no_default_bind": true,
+            "envoy_gateway_bind_addresses": {"public": {"Address": "0.0.0.0", "Port": 443}},
+        });
+        assert_eq!(made["Proxy"]["Config"], expected);
     }
 
     #[test]
     fn a_gateway_is_checked_where_it_listens() {
-        let proxy = Proxy {
-            id: "g".to_owned(),
-            stands_for: "gateway".to_owned(),
-            kind: Some("mesh-gateway"),
-        };
+        let proxy = gateway();
         let made = service(&register("127.0.0.1:9000"), &proxy, "mesh-gateway").unwrap();
         assert_eq!(made["Check"]["TCP"], "127.0.0.1:9000");
         assert_eq!(made["TaggedAddresses"]["lan"]["Port"], 9000);

@@ -6,15 +6,19 @@
 //! - `every`: the services that `*` stands for.
 //! - [`api`]: the routes that are bound to API gateways.
 //! - `ingress`: the listeners of an ingress gateway, with their services.
+//! - `mesh`: the services that a mesh gateway forwards to.
 
 pub mod api;
 mod every;
 mod ingress;
+mod mesh;
 mod of_service;
 mod services;
 
 pub(crate) use ingress::exposed;
 pub use ingress::{Exposed, ExposedPort, ExposedService};
+pub(crate) use mesh::mesh_services;
+pub use mesh::{MeshService, MeshServices};
 pub(crate) use of_service::terminating;
 pub use of_service::{connect_to, ingress_to};
 pub use services::{GatewayService, Link, Origin, in_namespace, services};

@@ -7,6 +7,7 @@
 mod api_gateway;
 mod ingress_gateway;
 pub(crate) mod leaves;
+mod mesh_gateway;
 mod proxy;
 mod sidecar;
 
@@ -16,9 +17,10 @@ use legate_ca::{Leaf, LeafId};
 use legate_model::{CheckServiceNode, ServiceInstance, ServiceKind};
 use legate_store::{Follower, Kept, ReadTxn};
 
-use self::leaves::Leaves;
 pub use self::api_gateway::ApiGateway;
 pub use self::ingress_gateway::IngressGateway;
+use self::leaves::Leaves;
+pub use self::mesh_gateway::MeshGateway;
 pub use self::sidecar::Sidecar;
 use crate::config::ManagerConfig;
 use crate::error::WatchError;
@@ -41,7 +43,6 @@ macro_rules! kinds {
                 pub fn of(snapshot: &Snapshot) -> Option<&Self> {
                     match &snapshot.kind {
                         Kind::$kind(own) => Some(own),
-                        #[allow(unreachable_patterns, reason = "there may be only one kind")]
                         _ => None,
                     }
                 }
@@ -52,7 +53,6 @@ macro_rules! kinds {
             fn is_same(&self, other: &Self, by: Compare) -> bool {
                 match (self, other) {
                     $( (Self::$kind(a), Self::$kind(b)) => a.is_same(b, by), )*
-                    #[allow(unreachable_patterns, reason = "there may be only one kind")]
                     _ => false,
                 }
             }
@@ -60,7 +60,6 @@ macro_rules! kinds {
             fn adopt(&mut self, last: &Self, by: Compare) {
                 match (self, last) {
                     $( (Self::$kind(now), Self::$kind(last)) => now.adopt(last, by), )*
-                    #[allow(unreachable_patterns, reason = "there may be only one kind")]
                     _ => {}
                 }
             }
@@ -108,7 +107,6 @@ macro_rules! kinds {
                         }
                         match parts {
                             OwnParts::$kind(parts) => $module::snapshot(read, parts).map(Kind::$kind),
-                            #[allow(unreachable_patterns, reason = "set above")]
                             _ => None,
                         }
                     }
@@ -126,6 +124,8 @@ kinds! {
     IngressGateway, ingress_gateway, IngressGateway;
     /// A gateway whose routes are config entries of their own.
     ApiGateway, api_gateway, ApiGateway;
+    /// A gateway between networks.
+    MeshGateway, mesh_gateway, MeshGateway;
 }
 
 /// What a kind computes its values from.

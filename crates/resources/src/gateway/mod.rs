@@ -3,6 +3,7 @@
 
 pub(crate) mod bind;
 pub(crate) mod certificates;
+pub(crate) mod cluster;
 pub(crate) mod http;
 pub(crate) mod listener;
 pub(crate) mod rules;

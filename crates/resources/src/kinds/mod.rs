@@ -5,12 +5,13 @@ mod api_gateway;
 mod change;
 mod egress;
 mod ingress_gateway;
+mod mesh_gateway;
 mod services;
 mod sidecar;
 mod transparent;
 mod upstream;
 
-use legate_proxycfg::{ApiGateway, IngressGateway, Kind, Sidecar, Snapshot};
+use legate_proxycfg::{ApiGateway, IngressGateway, Kind, MeshGateway, Sidecar, Snapshot};
 
 use crate::composer::Composer;
 
@@ -30,6 +31,10 @@ pub(crate) fn compose(composer: &mut Composer<'_>, snapshot: &Snapshot, last: Op
         Kind::ApiGateway(own) => {
             let last = last.and_then(|last| Some((&last.proxy, ApiGateway::of(last)?)));
             api_gateway::compose(composer, proxy, own, last);
+        }
+        Kind::MeshGateway(own) => {
+            let last = last.and_then(|last| Some((&last.proxy, MeshGateway::of(last)?)));
+            mesh_gateway::compose(composer, proxy, own, last);
         }
     }
 }

@@ -20,7 +20,7 @@ use crate::route;
 use crate::settings::{LISTENER_JSON, ProxySettings};
 use crate::telemetry::Telemetry;
 use crate::tls;
-use crate::upstream::{UpstreamPlan, UpstreamTarget};
+use crate::upstream::{self, UpstreamPlan, UpstreamTarget};
 
 /// The prefix of upstreams in statistics.
 const STATS: &str = "upstream.";
@@ -46,6 +46,7 @@ pub(crate) fn listener(
     settings: &ProxySettings,
 ) -> Result<Arc<EncodedResource>, GenerateError> {
     let definition = &plan.upstream.upstream;
+    let has_routes = upstream::has_routes(plan.chain()?);
     let input = Input {
         id: &plan.id,
         filter: names::upstream_filter(plan.proxy, definition),
@@ -53,7 +54,8 @@ pub(crate) fn listener(
         bind: bind.clone(),
         protocol: plan.protocol(),
         hash_source_ip: plan.hashes_source_ip(),
-        fetch_timeout: settings.fetch_timeout,
+        // Nothing else fetches.
+        fetch_timeout: settings.fetch_timeout.filter(|_| has_routes),
         exact_balance: plan.settings.balance_outbound,
         telemetry: &settings.telemetry,
     };

@@ -17,6 +17,7 @@ mod ingress;
 mod intentions;
 mod kept;
 mod kept_upstreams;
+mod mesh_gateway;
 mod refused;
 mod settings;
 mod shared;

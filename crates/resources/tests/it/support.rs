@@ -40,7 +40,7 @@ pub(crate) struct Web {
 }
 
 impl Web {
-    fn snapshot(&self) -> Snapshot {
+    pub(crate) fn snapshot(&self) -> Snapshot {
         let own = self.clone();
         Snapshot {
             proxy: Proxy {

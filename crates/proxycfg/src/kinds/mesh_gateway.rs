@@ -1,0 +1,65 @@
+//! The mesh gateway: the services of its partition that are reached in the mesh.
+
+use std::sync::Arc;
+
+use legate_model::{ConfigEntry, ConfigKind, ServiceInstance, UpstreamLimits};
+use legate_store::{Kept, ReadTxn};
+
+use super::Reading;
+use crate::error::WatchError;
+use crate::gateways::{self, MeshServices};
+use crate::snapshot::ProxyId;
+use crate::value::{queried, values};
+
+values! {
+    /// What only a mesh gateway has.
+    #[derive(Clone, Debug)]
+    pub struct MeshGateway {
+        /// The limits for connections to each service: those of the upstream defaults in the
+        /// gateway's `service-defaults`.
+        pub limits: Arc<Option<UpstreamLimits>>,
+        /// The services.
+        pub services: Arc<MeshServices>,
+    }
+}
+
+queried! {
+    Option<UpstreamLimits>, |_| 0;
+    MeshServices, |all| all.0.iter().map(|one| one.size()).sum();
+}
+
+/// Every registration of a mesh gateway can be served.
+pub(super) fn check(_: &ProxyId, _: &ServiceInstance) -> Result<(), WatchError> {
+    Ok(())
+}
+
+/// Values cached from one snapshot of a gateway to the next.
+#[derive(Debug, Default)]
+pub(super) struct Parts {
+    limits: Kept<Arc<Option<UpstreamLimits>>>,
+    services: Kept<Arc<MeshServices>>,
+}
+
+/// The values of a mesh gateway.
+pub(super) fn snapshot(read: &mut Reading<'_, '_>, parts: &mut Parts) -> Option<MeshGateway> {
+    let gateway = &read.proxy.instance.service;
+    Some(MeshGateway {
+        limits: read.kept(&mut parts.limits, |txn| limits(txn, gateway)),
+        services: read.kept(&mut parts.services, gateways::mesh_services),
+    })
+}
+
+fn limits(txn: &ReadTxn<'_>, gateway: &str) -> Arc<Option<UpstreamLimits>> {
+    txn.shared("limits of a mesh gateway", gateway, |txn| {
+        match &*txn.config_entry(ConfigKind::ServiceDefaults, gateway)? {
+            ConfigEntry::ServiceDefaults(entry) => {
+                let upstreams = entry.upstream_config.as_ref()?;
+                upstreams.defaults.as_ref()?.limits.clone()
+            }
+            _ => None,
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,157 @@
+//! A mesh gateway's snapshot as a function of the store.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use futures_util::FutureExt;
+use legate_ca::LeafId;
+use legate_intentions::Action;
+use legate_model::{CaRoots, ConfigEntry, Node, ServiceInstance, Tenancy};
+use legate_store::{CaState, Command, Follower, Registration, Store};
+use serde_json::{Value, json};
+
+use super::MeshGateway;
+use crate::config::ManagerConfig;
+use crate::kinds::{self, Outcome, Parts};
+use crate::snapshot::ProxyId;
+
+fn apply(store: &Store, command: Command) {
+    store.apply(command).now_or_never().unwrap().unwrap();
+}
+
+fn register(service: Value) -> Command {
+    let service: ServiceInstance = serde_json::from_value(service).unwrap();
+    Command::Register(Box::new(Registration {
+        node: Node {
+            node: "n1".to_owned(),
+            address: "10.0.0.1".to_owned(),
+            datacenter: "dc1".to_owned(),
+            ..Node::default()
+        },
+        service: Some(service),
+        checks: Vec::new(),
+        skip_node_update: false,
+    }))
+}
+
+/// An instance of a service in the mesh.
+fn native(name: &str, id: &str, version: &str) -> Command {
+    register(json!({
+        "ID": id, "Service": name, "Port": 80, "Connect": {"Native": true},
+        "Meta": {"version": version},
+    }))
+}
+
+fn entry(entry: Value) -> Command {
+    let mut entry: ConfigEntry = serde_json::from_value(entry).unwrap();
+    entry.validate().unwrap();
+    entry.normalise();
+    Command::UpsertConfigEntry {
+        entry: Box::new(entry),
+        cas: None,
+    }
+}
+
+/// A store with a gateway.
+fn mesh() -> Store {
+    let store = Store::new();
+    let ca = CaState {
+        roots: Arc::new(CaRoots {
+            active_root_id: "r1".to_owned(),
+            trust_domain: "11111111-2222-3333-4444-555555555555.consul".to_owned(),
+            roots: Vec::new(),
+        }),
+        signing_key: "key".into(),
+        cluster_id: "11111111-2222-3333-4444-555555555555".to_owned(),
+        lives: BTreeMap::new(),
+    };
+    apply(&store, Command::SetCa(Box::new(ca)));
+    let gateway = json!({"Kind": "mesh-gateway", "ID": "gateway-1", "Service": "gateway"});
+    apply(&store, register(gateway));
+    store
+}
+
+fn computed(store: &Store, parts: &mut Parts) -> MeshGateway {
+    let proxy = ProxyId {
+        tenancy: Tenancy::default(),
+        node: "n1".into(),
+        service_id: "gateway-1".into(),
+    };
+    let config = ManagerConfig::new("dc1", Action::Deny);
+    let state = store.state();
+    let mut none = |_: &LeafId| None;
+    let outcome = kinds::snapshot(&state.read(), &proxy, &config, &mut none, parts);
+    match outcome.unwrap() {
+        Outcome::Ready(snapshot) => MeshGateway::of(&snapshot).unwrap().clone(),
+        Outcome::Pending => panic!("it has all it needs"),
+    }
+}
+
+fn services(gateway: &MeshGateway) -> Vec<(&str, usize)> {
+    let services = gateway.services.0.iter();
+    services
+        .map(|one| (&*one.service.name, one.instances.len()))
+        .collect()
+}
+
+#[test]
+fn it_has_the_services_of_the_mesh_and_their_subsets() {
+    let store = mesh();
+    assert!(services(&computed(&store, &mut Parts::default())).is_empty());
+    apply(&store, native("api", "api-1", "v1"));
+    apply(&store, native("api", "api-2", "v2"));
+    apply(&store, register(json!({"ID": "db", "Service": "db"})));
+    let now = || computed(&store, &mut Parts::default());
+    assert_eq!(services(&now()), [("api", 2)], "db is not in the mesh");
+    let subsets = json!({"v1": {"Filter": "Service.Meta.version == v1"}, "all": {}});
+    let resolver = |default: &str| {
+        entry(json!({
+            "Kind": "service-resolver", "Name": "api", "ConnectTimeout": "3s",
+            "DefaultSubset": default, "Subsets": subsets,
+        }))
+    };
+    apply(&store, resolver(""));
+    let gateway = now();
+    let api = &gateway.services.0[0];
+    let sizes = api.subsets.iter().map(|(name, all)| (&**name, all.len()));
+    assert_eq!(sizes.collect::<Vec<_>>(), [("all", 2), ("v1", 1)]);
+    assert_eq!((api.instances.len(), api.connect_timeout.as_secs()), (2, 3));
+    apply(&store, resolver("v1"));
+    assert_eq!(services(&now()), [("api", 1)]);
+}
+
+#[test]
+fn its_limits_are_those_of_its_upstream_defaults() {
+    let store = mesh();
+    let limits = || (*computed(&store, &mut Parts::default()).limits).clone();
+    assert!(limits().is_none());
+    apply(
+        &store,
+        entry(json!({
+            "Kind": "service-defaults", "Name": "gateway",
+            "UpstreamConfig": {"Defaults": {"Limits": {"MaxConnections": 5}}},
+        })),
+    );
+    assert_eq!(limits().unwrap().max_connections, Some(5));
+}
+
+/// A changed instance changes one service of the list.
+#[test]
+fn unchanged_services_are_the_same_arc() {
+    let store = mesh();
+    for name in ["api", "db", "web"] {
+        apply(&store, native(name, name, ""));
+    }
+    let follower = Follower::default();
+    let mut parts = Parts::of(follower.clone());
+    let before = computed(&store, &mut parts);
+    let is_woken = || follower.changed().now_or_never().is_some();
+    assert!(!is_woken());
+    apply(&store, native("db", "db-2", ""));
+    assert!(is_woken());
+    let after = computed(&store, &mut parts);
+    let same = std::iter::zip(&before.services.0, &after.services.0);
+    let same = same.map(|(before, after)| Arc::ptr_eq(before, after));
+    assert_eq!(same.collect::<Vec<_>>(), [true, false, true]);
+    assert!(Arc::ptr_eq(&before.limits, &after.limits));
+}
