@@ -25,7 +25,7 @@ use envoy_types::pb::google::protobuf::Any;
 use legate_envoy_json::canonical;
 use legate_model::extension::{Direction, Extension};
 use legate_model::{EnvoyExtension, ServiceName, Tenancy};
-use legate_proxycfg::Snapshot;
+use legate_proxycfg::{Kind, Snapshot};
 use prost::Message;
 use sha2::{Digest, Sha256};
 
@@ -68,7 +68,9 @@ impl Extensions {
         previous: Option<&Arc<Self>>,
     ) -> Option<Arc<Self>> {
         let list = &snapshot.proxy.instance.proxy.envoy_extensions;
-        if list.is_empty() {
+        // As in Consul, they do not apply to gateways for clients outside the mesh.
+        let is_entrance = matches!(snapshot.kind, Kind::IngressGateway(_) | Kind::ApiGateway(_));
+        if list.is_empty() || is_entrance {
             return None;
         }
         let own = &snapshot.proxy.id.tenancy;
