@@ -61,14 +61,6 @@ impl Snapshots {
         }
     }
 
-    async fn run<T: Send + 'static>(
-        &self,
-        work: impl FnOnce() -> T + Send + 'static,
-    ) -> Result<T, ApiError> {
-        let done = self.pool.run("snapshot", &Share::default(), work).await;
-        done.ok_or_else(|| ApiError::unavailable("the server is stopping"))
-    }
-
     /// Where a snapshot is kept until it was checked: the data directory, which has room for it anyway, or the
     /// directory for temporary files.
     fn place(&self) -> PathBuf {
@@ -78,47 +70,9 @@ impl Snapshots {
         }
     }
 
-    /// Writes a body to a file without a name, which is gone when it is closed.
-    async fn receive(&self, body: Body) -> Result<File, ApiError> {
-        let place = self.place();
-        let failed = |error: io::Error| {
-            let place = place.display();
-            ApiError::unavailable(format!(
-                "the snapshot cannot be kept in {place} ({error}): make room there, and send it again"
-            ))
-        };
-        let opened = {
-            let place = place.clone();
-            self.run(move || tempfile::tempfile_in(place)).await?
-        };
-        let mut file = opened.map_err(failed)?;
-        let mut body = body.into_data_stream();
-        let (mut received, mut buffer) = (0, Vec::new());
-        while let Some(bytes) = body.next().await {
-            let bytes = bytes.map_err(|error| {
-                ApiError::bad_request(format!("The request body could not be read: {error}"))
-            })?;
-            received += bytes.len();
-            if received > LIMIT {
-                return Err(ApiError::too_large(LIMIT));
-            }
-            buffer.extend_from_slice(&bytes);
-            if buffer.len() >= BUFFER {
-                let full = std::mem::take(&mut buffer);
-                file = self.append(file, full).await?.map_err(failed)?;
-            }
-        }
-        self.append(file, buffer).await?.map_err(failed)
-    }
-
-    async fn append(&self, mut file: File, bytes: Vec<u8>) -> Result<io::Result<File>, ApiError> {
-        self.run(move || file.write_all(&bytes).map(|()| file))
-            .await
-    }
-
     /// The next part of a snapshot that is being saved.
     async fn part(&self, mut saving: Saving) -> io::Result<Option<(Vec<u8>, Saving)>> {
-        let part = self.run(move || {
+        let part = run(&self.pool, move || {
             let part = saving.next_part()?;
             Ok::<_, SnapshotError>(part.map(|part| (part, saving)))
         });
@@ -127,6 +81,50 @@ impl Snapshots {
             .map_err(|stopping| io::Error::other(stopping.text().to_owned()))?;
         part.map_err(io::Error::other)
     }
+}
+
+async fn run<T: Send + 'static>(
+    pool: &Pool,
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Result<T, ApiError> {
+    let done = pool.run("snapshot", &Share::default(), work).await;
+    done.ok_or_else(|| ApiError::unavailable("the server is stopping"))
+}
+
+/// Writes a body to a file without a name, which is gone when it is closed.
+async fn receive(pool: &Pool, place: PathBuf, body: Body, limit: usize) -> Result<File, ApiError> {
+    let failed = |error: io::Error| {
+        let place = place.display();
+        ApiError::unavailable(format!(
+            "the snapshot cannot be kept in {place} ({error}): make room there, and send it again"
+        ))
+    };
+    let opened = {
+        let place = place.clone();
+        run(pool, move || tempfile::tempfile_in(place)).await?
+    };
+    let mut file = opened.map_err(failed)?;
+    let mut body = body.into_data_stream();
+    let (mut received, mut buffer) = (0, Vec::new());
+    while let Some(bytes) = body.next().await {
+        let bytes = bytes.map_err(|error| {
+            ApiError::bad_request(format!("The request body could not be read: {error}"))
+        })?;
+        received += bytes.len();
+        if received > limit {
+            return Err(ApiError::too_large(limit));
+        }
+        buffer.extend_from_slice(&bytes);
+        if buffer.len() >= BUFFER {
+            let full = std::mem::take(&mut buffer);
+            file = append(pool, file, full).await?.map_err(failed)?;
+        }
+    }
+    append(pool, file, buffer).await?.map_err(failed)
+}
+
+async fn append(pool: &Pool, mut file: File, bytes: Vec<u8>) -> Result<io::Result<File>, ApiError> {
+    run(pool, move || file.write_all(&bytes).map(|()| file)).await
 }
 
 /// `GET /v1/snapshot`. The parts are made as the client receives them.
@@ -160,13 +158,17 @@ pub(super) async fn restore(
     may_manage(&call)?;
     refuse_announced(&headers, LIMIT)?;
     let _one_at_a_time = snapshots.upload.lock().await;
-    let mut file = within(TIME, snapshots.receive(body)).await??;
+    let mut file = within(
+        TIME,
+        receive(&snapshots.pool, snapshots.place(), body, LIMIT),
+    )
+    .await??;
     let store = snapshots.store.clone();
     let read = move || {
         file.rewind()?;
         store.read_snapshot(file)
     };
-    let snapshot: Snapshot = snapshots.run(read).await??;
+    let snapshot: Snapshot = run(&snapshots.pool, read).await??;
     let (saved_at, rows) = (snapshot.index(), snapshot.rows());
     let applied = snapshots.store.restore(snapshot).await?;
     tracing::warn!(
@@ -195,3 +197,6 @@ impl From<SnapshotError> for ApiError {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;
