@@ -49,6 +49,9 @@ pub(crate) struct Options {
     /// Number of times the server that commits is killed, in the part etcd
     #[arg(long, default_value_t = 50)]
     etcd_kills: u32,
+    /// The same while one server is cut off from etcd
+    #[arg(long, default_value_t = 50)]
+    etcd_kills_cut_off: u32,
     /// Number of simulated pods in the cluster
     #[arg(long, default_value_t = 1000)]
     pods: u32,
@@ -85,9 +88,13 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> anyhow::Result<()
         whole_servers(workspace, "api", &[])?;
     }
     if matches!(only, None | Some("etcd")) {
-        let [restarts, kills] =
-            [options.etcd_restarts, options.etcd_kills].map(|count| count.to_string());
-        let arguments = ["--restarts", &restarts, "--kills", &kills];
+        let counts = [
+            ("--restarts", options.etcd_restarts),
+            ("--kills", options.etcd_kills),
+            ("--kills-cut-off", options.etcd_kills_cut_off),
+        ];
+        let counts = counts.map(|(name, count)| [name.to_owned(), count.to_string()]);
+        let arguments: Vec<_> = counts.iter().flatten().map(String::as_str).collect();
         whole_servers(workspace, "etcd", &arguments)?;
     }
     Ok(())

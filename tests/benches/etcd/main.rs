@@ -29,8 +29,8 @@ use self::load::{Load, Seen, missing};
 
 /// The longest gap that is waited for.
 const LONGEST_GAP: Duration = Duration::from_secs(30);
-/// Two writers on each server, 20 writes a second each: 120 a second.
-const PACED_WRITERS: usize = 2;
+/// So many writers with 20 writes a second each: 120 a second.
+const PACED_WRITERS: usize = 6;
 const PACE: Duration = Duration::from_millis(50);
 
 /// The scope of the measurement.
@@ -56,7 +56,7 @@ impl Options {
             members: 3,
             restarts: 100,
             kills: 50,
-            kills_cut_off: 20,
+            kills_cut_off: 50,
             cuts: 5,
         };
         let mut args = std::env::args().skip(1);
@@ -135,11 +135,7 @@ async fn measure(options: &Options) {
     let rows: Vec<_> = rows
         .map(|(name, row)| (name.as_str(), row.clone()))
         .collect();
-    print(
-        "two writers a server, 20 writes a second each",
-        &columns,
-        &rows,
-    );
+    print("six writers, 20 writes a second each", &columns, &rows);
 }
 
 /// So many writers, spread evenly over these servers.
@@ -229,7 +225,7 @@ async fn paced(
     name: &str,
     time: Duration,
 ) -> (String, Vec<Option<f64>>) {
-    let writers = addresses(servers, on, on.len() * PACED_WRITERS);
+    let writers = addresses(servers, on, PACED_WRITERS);
     let load = Load::start(&writers, Some(PACE));
     sleep(time).await;
     let (seen, took) = load.finish().await;
@@ -270,8 +266,14 @@ async fn restarts(servers: &mut Servers, options: &Options) {
     );
 }
 
-/// Stops writers, and prints lost and doubled writes.
-async fn finish(load: Option<Load>, servers: &Servers, during: &str) -> Option<Seen> {
+/// What writers saw, and how many of their acknowledged writes are lost.
+struct Outcome {
+    seen: Seen,
+    lost: usize,
+}
+
+/// Stops writers, and names lost and doubled writes.
+async fn finish(load: Option<Load>, servers: &Servers, during: &str) -> Option<Outcome> {
     let (seen, _) = load?.finish().await;
     let leader = servers.led().await;
     // A server may still lack the last writes of others.
@@ -286,7 +288,10 @@ async fn finish(load: Option<Load>, servers: &Servers, during: &str) -> Option<S
             seen.doubled
         );
     }
-    Some(seen)
+    Some(Outcome {
+        seen,
+        lost: lost.len(),
+    })
 }
 
 /// Kills the server that commits, again and again, while writers use these servers.
@@ -309,29 +314,34 @@ async fn kills(servers: &mut Servers, kills: usize, on: &[usize], name: &str) {
         gaps.push(load.gap(killed).await);
         servers.start(leader).await;
     }
-    let seen = finish(Some(load), servers, name).await;
-    print_gaps("kills", name, &gaps, seen.as_ref());
+    let outcome = finish(Some(load), servers, name).await;
+    print_gaps("kills", name, &gaps, outcome.as_slice());
 }
 
-fn print_gaps(what: &str, name: &str, gaps: &[Duration], seen: Option<&Seen>) {
+fn print_gaps(what: &str, name: &str, gaps: &[Duration], outcomes: &[Outcome]) {
     let longest = gaps.iter().max().copied().unwrap_or_default();
     let mean = gaps.iter().sum::<Duration>() / u32::try_from(gaps.len().max(1)).unwrap_or(1);
-    let (keys, doubled, failed) = seen.map_or((0, 0, 0), |seen| {
-        (seen.keys.len(), seen.doubled.len(), seen.failed)
-    });
-    let reason = seen.and_then(|seen| seen.reason.as_deref()).unwrap_or("-");
+    let sum = |of: fn(&Outcome) -> usize| outcomes.iter().map(of).sum::<usize>();
+    let mut reasons = outcomes
+        .iter()
+        .rev()
+        .filter_map(|one| one.seen.reason.as_deref());
     println!(
         "\n{what} of the server that commits, {name}: {}; without a write: mean {mean:.2?}, longest \
-         {longest:.2?}; {keys} writes acknowledged, {doubled} applied twice, {failed} failed (the \
-         last one: {reason})",
-        gaps.len()
+         {longest:.2?}; {} writes acknowledged, {} lost, {} applied twice, {} failed (the last one: {})",
+        gaps.len(),
+        sum(|one| one.seen.keys.len()),
+        sum(|one| one.lost),
+        sum(|one| one.seen.doubled.len()),
+        sum(|one| one.seen.failed),
+        reasons.next().unwrap_or("-"),
     );
 }
 
 /// Cuts the server that commits off from etcd, while writers use the others.
 async fn cuts(servers: &Servers, cuts: usize) {
     let mut gaps = Vec::new();
-    let mut last = None;
+    let mut outcomes = Vec::new();
     for _ in 0..cuts {
         let leader = servers.led().await;
         let others: Vec<_> = (0..SERVERS).filter(|n| *n != leader).collect();
@@ -347,7 +357,7 @@ async fn cuts(servers: &Servers, cuts: usize) {
         }
         gaps.push(load.gap(cut).await);
         servers.heal(leader).await;
-        last = finish(Some(load), servers, "cuts").await;
+        outcomes.extend(finish(Some(load), servers, "cuts").await);
     }
-    print_gaps("cuts from etcd", "of three servers", &gaps, last.as_ref());
+    print_gaps("cuts from etcd", "of three servers", &gaps, &outcomes);
 }
