@@ -26,7 +26,6 @@ use crate::config::ServerConfig;
 use crate::dns::{CurrentDns, Responder};
 use crate::problems::Problems;
 use crate::rates::Rates;
-use crate::sessions::Renewals;
 use crate::telemetry::Traces;
 
 /// All handles of one server.
@@ -64,8 +63,6 @@ pub(crate) struct Handles {
     pub(crate) problems: Problems,
     /// The current DNS settings.
     pub(crate) dns: CurrentDns,
-    /// Renewals of sessions.
-    pub(crate) renewals: Renewals,
     /// The rate limiter.
     pub(crate) rates: Rates,
     /// The audit log.

@@ -154,7 +154,6 @@ impl Server {
             agent: Arc::new(agent.with_problems(problems.clone())),
             problems,
             reports,
-            renewals: sessions::Renewals::new(store.leadership().clone()),
             rates,
             audit: audit.clone(),
             traces,
@@ -210,8 +209,7 @@ impl Server {
             let sweep = acl::sweep(self.store.clone(), handles.clock.clone(), stop.clone());
             self.scope.spawn("expired tokens", sweep);
         }
-        let overdue =
-            sessions::end_overdue(self.store.clone(), handles.renewals.clone(), stop.clone());
+        let overdue = sessions::end_overdue(self.store.clone(), stop.clone());
         self.scope.spawn("expired sessions", overdue);
         let deleted = tenants::remove_deleted(self.store.clone(), stop.clone());
         self.scope.spawn("deleted tenants", deleted);

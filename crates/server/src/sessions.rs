@@ -1,16 +1,15 @@
 //! Expiry of sessions that were not renewed in time, and of lock delays. Only the leader does it.
 //!
 //! Times are measured with this server's monotonic clock, from the moment at which it first sees a row. The
-//! leader keeps renewals in memory: they are not stored. After a restart or a change of leadership, all TTLs
-//! start again, as in Consul, so a renewal that the previous leader kept is not missed.
+//! leader keeps renewals in memory: those of other servers are sent to it, and none are stored. After a restart
+//! or a change of leadership, all TTLs start again, as in Consul, so a renewal that the previous leader kept is
+//! not missed.
 
-use std::collections::{BTreeMap, HashMap};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::collections::BTreeMap;
 use std::time::Duration;
 
-use legate_model::{Session, Tenancy};
 use legate_runtime::{BoxError, CancellationToken};
-use legate_store::{Expiring, Leadership, LockDelay, ReadTxn, Store, Unavailable, WriteTxn};
+use legate_store::{Expiring, LockDelay, ReadTxn, Renewals, State, Store, Unavailable, WriteTxn};
 use tokio::time::{Instant, sleep, sleep_until};
 
 /// Multiple of its TTL after which a session expires. Consul's grace for delayed renewals.
@@ -28,71 +27,15 @@ const AT_ONCE: usize = 200;
 /// The minimum number of deadlines for a sweep.
 const SWEEP_FROM: usize = 1024;
 
-/// A session, by its tenancy and id.
-type SessionKey = (Tenancy, String);
-
-/// The renewals that this server keeps while it is the leader. Clones share them.
-#[derive(Debug, Clone)]
-pub(crate) struct Renewals {
-    leadership: Leadership,
-    /// The last renewal of each session since its deadline was set.
-    last: Arc<Mutex<HashMap<SessionKey, Instant>>>,
-}
-
-impl Renewals {
-    pub(crate) fn new(leadership: Leadership) -> Self {
-        Self {
-            leadership,
-            last: Arc::default(),
-        }
-    }
-
-    /// Renews an existing session. `false` if this server is not the leader: the renewal must then be stored,
-    /// so that the leader sees it.
-    pub(crate) fn renew(&self, session: &Session) -> bool {
-        if !self.leadership.is_held() {
-            return false;
-        }
-        if session.time_to_live().is_some() {
-            let tenancy = Tenancy::new(&session.partition, &session.namespace);
-            self.lock()
-                .insert((tenancy, session.id.clone()), Instant::now());
-        }
-        true
-    }
-
-    fn contains(&self, session: &Expiring) -> bool {
-        self.lock().contains_key(&key(session))
-    }
-
-    /// Removes and returns the last renewal.
-    fn take(&self, session: &Expiring) -> Option<Instant> {
-        self.lock().remove(&key(session))
-    }
-
-    fn lock(&self) -> MutexGuard<'_, HashMap<SessionKey, Instant>> {
-        // Each change of the map is one call.
-        self.last.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-fn key(session: &Expiring) -> SessionKey {
-    (session.tenancy.clone(), session.id.clone())
-}
-
 /// Expires sessions and lock delays until `stop`.
 ///
 /// # Errors
 /// Never: failed writes are retried.
-pub(crate) async fn end_overdue(
-    store: Store,
-    renewals: Renewals,
-    stop: CancellationToken,
-) -> Result<(), BoxError> {
+pub(crate) async fn end_overdue(store: Store, stop: CancellationToken) -> Result<(), BoxError> {
     let ending = async {
         loop {
             store.leadership().held().await;
-            lead(&store, &renewals).await;
+            lead(&store).await;
         }
     };
     let _: Option<()> = stop.run_until_cancelled(ending).await;
@@ -100,9 +43,10 @@ pub(crate) async fn end_overdue(
 }
 
 /// Runs until this server loses leadership.
-async fn lead(store: &Store, renewals: &Renewals) {
+async fn lead(store: &Store) {
+    let renewals = store.renewals();
     // All TTLs start now, so earlier renewals are void.
-    renewals.lock().clear();
+    renewals.clear();
     let mut deadlines = Deadlines::default();
     loop {
         let mut watch = {
@@ -110,7 +54,7 @@ async fn lead(store: &Store, renewals: &Renewals) {
             let txn = state.read();
             deadlines.observe(&txn, Instant::now());
             let reads = txn.into_reads();
-            deadlines.sweep(&state.read(), renewals);
+            deadlines.sweep(&state, renewals);
             store.watch(&reads)
         };
         loop {
@@ -119,7 +63,7 @@ async fn lead(store: &Store, renewals: &Renewals) {
             }
             let overdue = deadlines.overdue(Instant::now(), renewals, &store.state().read());
             if !overdue.is_empty() {
-                end(store, overdue, renewals, &mut deadlines).await;
+                end(store, overdue, &mut deadlines).await;
                 continue;
             }
             let round = Instant::now() + ROUND;
@@ -136,8 +80,8 @@ async fn lead(store: &Store, renewals: &Renewals) {
 }
 
 /// Ends what is overdue. What is still there afterwards gets a new deadline.
-async fn end(store: &Store, overdue: Vec<Due>, renewals: &Renewals, deadlines: &mut Deadlines) {
-    let (rows, ending, renewed) = (overdue.len(), overdue.clone(), renewals.clone());
+async fn end(store: &Store, overdue: Vec<Due>, deadlines: &mut Deadlines) {
+    let (rows, ending, renewed) = (overdue.len(), overdue.clone(), store.renewals().clone());
     let ended = store
         .write(move |txn: &mut WriteTxn| -> Result<(), Unavailable> {
             for due in &ending {
@@ -225,16 +169,17 @@ impl Deadlines {
             && first.key().0 <= now
         {
             let due = first.remove();
-            if !due.is_current(txn) {
-                continue;
+            let renewed = match &due {
+                Due::Session(session) => renewals
+                    .take(session)
+                    .map(|at| at + session.time_to_live * GRACE),
+                Due::Delay(_) => None,
+            };
+            match renewed {
+                _ if !due.is_current(txn) => {}
+                Some(deadline) => self.add(deadline, due),
+                None => overdue.push(due),
             }
-            if let Due::Session(session) = &due
-                && let Some(renewed) = renewals.take(session)
-            {
-                self.add(renewed + session.time_to_live * GRACE, due);
-                continue;
-            }
-            overdue.push(due);
         }
         overdue
     }
@@ -245,14 +190,13 @@ impl Deadlines {
     }
 
     /// Removes rows that have ended, and their renewals, when there may be as many as others.
-    fn sweep(&mut self, txn: &ReadTxn<'_>, renewals: &Renewals) {
+    fn sweep(&mut self, state: &State, renewals: &Renewals) {
         if self.queue.len() < self.sweep_at.max(SWEEP_FROM) {
             return;
         }
-        self.queue.retain(|_, due| due.is_current(txn));
-        let exists =
-            |(tenancy, id): &SessionKey| txn.in_tenancy(tenancy, |txn| txn.session(id)).is_some();
-        renewals.lock().retain(|key, _| exists(key));
+        let txn = state.read();
+        self.queue.retain(|_, due| due.is_current(&txn));
+        renewals.sweep(state);
         self.sweep_at = 2 * self.queue.len();
     }
 }

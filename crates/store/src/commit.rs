@@ -12,6 +12,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 
 use crate::outcome::{Applied, Unavailable};
+use crate::renewals::{Renewal, SessionKey};
 use crate::snapshot::Snapshot;
 use crate::state::{Changes, State};
 use crate::write::WriteTxn;
@@ -26,12 +27,14 @@ const GROUP: usize = 512;
 pub(crate) struct Waiting {
     jobs: mpsc::Receiver<Box<dyn Attempt>>,
     restores: mpsc::Receiver<Restore>,
+    renewals: mpsc::Receiver<Renewal>,
 }
 
 /// The senders' end of the queue to the committer.
 pub(crate) struct Queue {
     jobs: mpsc::Sender<Box<dyn Attempt>>,
     restores: mpsc::Sender<Restore>,
+    renewals: mpsc::Sender<Renewal>,
 }
 
 /// A snapshot that replaces everything, and the channel for the result.
@@ -52,23 +55,32 @@ impl Restore {
 pub(crate) struct Takes {
     pub(crate) jobs: bool,
     pub(crate) restores: bool,
+    pub(crate) renewals: bool,
 }
 
 /// The next work of the committer.
 pub(crate) enum Work {
     Write(Vec<Box<dyn Attempt>>),
     Restore(Restore),
+    Renew(Vec<Renewal>),
 }
 
 impl Queue {
     pub(crate) fn new() -> (Self, Waiting) {
         let (jobs, waiting_jobs) = mpsc::channel(QUEUE);
         let (restores, waiting_restores) = mpsc::channel(1);
+        let (renewals, waiting_renewals) = mpsc::channel(QUEUE);
         let waiting = Waiting {
             jobs: waiting_jobs,
             restores: waiting_restores,
+            renewals: waiting_renewals,
         };
-        (Self { jobs, restores }, waiting)
+        let queue = Self {
+            jobs,
+            restores,
+            renewals,
+        };
+        (queue, waiting)
     }
 
     pub(crate) async fn send(&self, job: Box<dyn Attempt>) -> Result<(), Unavailable> {
@@ -82,19 +94,30 @@ impl Queue {
         sent.map_err(|_| Unavailable::gone())?;
         answered.await.unwrap_or_else(|_| Err(Unavailable::gone()))
     }
+
+    pub(crate) async fn renew(&self, session: SessionKey) -> Result<bool, Unavailable> {
+        let (answer, answered) = oneshot::channel();
+        let sent = self.renewals.send(Renewal { session, answer }).await;
+        sent.map_err(|_| Unavailable::gone())?;
+        answered.await.unwrap_or_else(|_| Err(Unavailable::gone()))
+    }
 }
 
 impl Waiting {
-    /// The next transactions, all that are waiting now, or a restore, as far as they are taken.
+    /// The next transactions, all that are waiting now, renewals, or a restore, as far as they are
+    /// taken.
     /// `None` if all senders are gone. Cancel-safe.
     pub(crate) async fn next(&mut self, takes: Takes) -> Option<Work> {
-        let mut jobs = Vec::new();
+        let (mut jobs, mut renewals) = (Vec::new(), Vec::new());
         tokio::select! {
             received = self.jobs.recv_many(&mut jobs, GROUP), if takes.jobs => {
                 (received > 0).then_some(Work::Write(jobs))
             }
             Some(restore) = self.restores.recv(), if takes.restores => {
                 Some(Work::Restore(restore))
+            }
+            1.. = self.renewals.recv_many(&mut renewals, GROUP), if takes.renewals => {
+                Some(Work::Renew(renewals))
             }
             else => std::future::pending().await,
         }
@@ -104,11 +127,15 @@ impl Waiting {
     pub(crate) async fn refuse_all(mut self) {
         self.jobs.close();
         self.restores.close();
+        self.renewals.close();
         while let Some(mut job) = self.jobs.recv().await {
             job.done(Err(Unavailable::gone()));
         }
         while let Some(restore) = self.restores.recv().await {
             restore.finish(Err(Unavailable::gone()));
+        }
+        while let Some(renewal) = self.renewals.recv().await {
+            renewal.done(Err(Unavailable::gone()));
         }
     }
 }

@@ -219,7 +219,11 @@ impl Inputs {
         };
         tokio::select! {
             work = self.waiting.next(takes) => self.work(work),
-            Some(event) = shared.links.events.recv() => self.link(event),
+            Some(event) = shared.links.events.recv() => {
+                // A leader whose lease is over confirms nothing.
+                self.observe();
+                self.link(event);
+            }
             Ok(()) = shared.lead.changed() => {}
             Ok(()) = shared.health.changed() => {}
             _ = self.tick.tick() => self.events.push_back(Event::Tick),
@@ -231,6 +235,7 @@ impl Inputs {
         match work {
             Some(Work::Write(jobs)) => self.events.push_back(Event::Jobs(jobs)),
             Some(Work::Restore(restore)) => self.events.push_back(Event::Restore(restore)),
+            Some(Work::Renew(renewals)) => self.events.push_back(Event::Renew(renewals)),
             None => self.ended = true,
         }
     }

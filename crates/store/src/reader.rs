@@ -12,6 +12,7 @@ use tokio::time::{Instant, timeout_at};
 use crate::read::ReadTxn;
 use crate::reads::Reads;
 use crate::refusals::Refusals;
+use crate::renewals::Renewals;
 use crate::state::{Changes, State};
 use crate::watch::Watch;
 
@@ -28,6 +29,7 @@ pub struct Reader {
 pub(crate) struct Tables {
     state: ArcSwap<State>,
     pub(crate) refusals: Refusals,
+    pub(crate) renewals: Renewals,
 }
 
 /// The parameters of a blocking query.
@@ -53,6 +55,7 @@ impl Tables {
         Self {
             state: ArcSwap::from_pointee(state),
             refusals: Refusals::default(),
+            renewals: Renewals::default(),
         }
     }
 

@@ -106,21 +106,12 @@ pub(crate) struct LastVirtualIpRow {
     pub(crate) modify_index: u64,
 }
 
-/// A session, with the index of its last stored renewal, 0 if none was stored. A renewal does not
-/// change the modify index.
+/// A session.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct SessionRow {
     pub(crate) session: Arc<Session>,
-    /// Older servers counted renewals here; a count is lower than the create index.
-    #[serde(rename = "renewals")]
-    pub(crate) renewed_at: u64,
-}
-
-impl SessionRow {
-    /// The index of the write that created it or stored its last renewal.
-    pub(crate) fn since(&self) -> u64 {
-        self.renewed_at.max(self.session.create_index)
-    }
+    /// Older servers, which expect this field, store renewals. It is always 0 otherwise.
+    pub(crate) renewals: u64,
 }
 
 /// A lock delay, which starts when the row is written.
@@ -526,7 +517,7 @@ impl Row for SessionRow {
         }
         keys.dedup();
         if self.session.time_to_live().is_some() {
-            let since = sortable(self.since());
+            let since = sortable(self.session.create_index);
             let names = [&*since, &*tenancy.partition, id.as_str()];
             keys.push(Key::new(Table::SessionsByChange, tenancy, &names));
         }

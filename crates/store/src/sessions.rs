@@ -1,8 +1,8 @@
 //! Sessions: creation, renewal, expiry, and their locks, with Consul's semantics.
 //!
 //! No clock is read here. A task of the server reads [`ReadTxn::expiring_sessions`] and
-//! [`ReadTxn::lock_delays`], measures how long each has been unchanged, and ends it. It also keeps
-//! the renewals of sessions, which are stored only for the leader of several servers.
+//! [`ReadTxn::lock_delays`], measures how long each has been unchanged, and ends it. It takes
+//! the renewals of sessions, which are not stored, from [`crate::Renewals`].
 
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
@@ -13,6 +13,7 @@ use legate_model::{
 
 use crate::key::{Key, Table};
 use crate::read::ReadTxn;
+use crate::renewals::SessionKey;
 use crate::row::Stored;
 use crate::rows::{LockDelayRow, SessionRow};
 use crate::write::WriteTxn;
@@ -26,8 +27,17 @@ pub struct Expiring {
     pub id: String,
     /// Its TTL.
     pub time_to_live: Duration,
-    /// The index of the write that created it or stored its last renewal.
+    /// The index of the write that created it.
     pub since: u64,
+}
+
+impl Expiring {
+    pub(crate) fn key(&self) -> SessionKey {
+        SessionKey {
+            tenancy: self.tenancy.clone(),
+            id: self.id.clone(),
+        }
+    }
 }
 
 /// A key within its lock delay.
@@ -87,8 +97,7 @@ impl ReadTxn<'_> {
         index < self.state.replaced_at()
     }
 
-    /// The sessions with a TTL, in all tenancies, that were created or renewed by a write after this
-    /// index; all of them if everything was replaced after it.
+    /// The sessions with a TTL, in all tenancies, that were created after this index; all of them if everything was replaced after it.
     pub fn expiring_sessions(&self, after: u64) -> Vec<Expiring> {
         let rows = self.changed_after(Table::SessionsByChange, after);
         rows.filter_map(|(_, row)| expiring(&*row.get::<SessionRow>()?))
@@ -162,7 +171,7 @@ fn expiring(row: &SessionRow) -> Option<Expiring> {
         id: row.session.id.clone(),
         tenancy: Tenancy::new(&row.session.partition, &row.session.namespace),
         time_to_live: row.session.time_to_live()?,
-        since: row.since(),
+        since: row.session.create_index,
     })
 }
 
@@ -210,21 +219,9 @@ impl WriteTxn {
         session.modify_index = self.index();
         self.put(SessionRow {
             session: Arc::new(session),
-            renewed_at: 0,
+            renewals: 0,
         });
         Ok(())
-    }
-
-    /// Stores a renewal, which restarts the TTL of a session. A no-op if it does not exist or has no
-    /// TTL.
-    pub fn renew_session(&mut self, id: &str) {
-        let row: Option<Arc<SessionRow>> = self.read().get(&[id]);
-        if let Some(row) = row.filter(|row| row.session.time_to_live().is_some()) {
-            self.put(SessionRow {
-                session: Arc::clone(&row.session),
-                renewed_at: self.index(),
-            });
-        }
     }
 
     /// Ends a session and removes the queries that are bound to it. Its locked keys are released or
@@ -253,7 +250,7 @@ impl WriteTxn {
         }
     }
 
-    /// Ends a session whose TTL is over, unless it was renewed in the meantime.
+    /// Ends a session whose TTL is over, unless it is another one by now.
     pub fn expire_session(&mut self, expired: &Expiring) {
         if self.read().is_expiring(expired) {
             self.in_tenancy(&expired.tenancy, |txn| txn.end_session(&expired.id));

@@ -4,6 +4,7 @@ use std::io::{Read, Seek, Write};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use legate_runtime::metrics::IntCounter;
+use tokio::time::Instant;
 
 use crate::codec::Codec;
 use crate::command::Command;
@@ -12,6 +13,7 @@ use crate::leadership::Leadership;
 use crate::outcome::{Applied, Unavailable, WriteError};
 use crate::reader::{Reader, Tables};
 use crate::reads::Reads;
+use crate::renewals::{Renewals, SessionKey};
 use crate::snapshot::{Saving, Snapshot, SnapshotError};
 use crate::state::{Changes, State};
 use crate::watch::Watch;
@@ -83,6 +85,11 @@ impl Store {
     /// the disk is full.
     pub fn count_refused_writes(&self, counter: IntCounter) {
         self.inner.tables.refusals.count(counter);
+    }
+
+    /// The renewals of sessions that this server keeps while it is the leader.
+    pub fn renewals(&self) -> &Renewals {
+        &self.inner.tables.renewals
     }
 
     /// A handle for reads.
@@ -215,6 +222,22 @@ impl Writer {
     /// [`WriteError`]; nothing has changed then.
     pub async fn apply(&self, command: Command) -> Result<Applied, WriteError> {
         self.inner.apply(command).await
+    }
+
+    /// Renews a session at the server that leads, which may be another one. Nothing is stored.
+    /// Returns whether the session exists there.
+    ///
+    /// # Errors
+    /// [`Unavailable`] if it was not confirmed in time.
+    pub async fn renew(&self, session: SessionKey) -> Result<bool, Unavailable> {
+        let tables = &self.inner.tables;
+        match &self.inner.commits {
+            Commits::Memory(_) => {
+                let renewals = &tables.renewals;
+                Ok(renewals.renew(&session, &tables.state(), Instant::now()))
+            }
+            Commits::Committer(queue) => queue.renew(session).await,
+        }
     }
 }
 

@@ -5,15 +5,14 @@ use std::sync::Arc;
 use axum::extract::{Path, State};
 use axum::response::Response;
 use legate_model::acl::{Access, Authorizer, Resource};
-use legate_model::{HealthCheck, InvalidSession, Session, SessionRequest};
-use legate_store::{ReadTxn, SessionConflict, Writer};
+use legate_model::{HealthCheck, InvalidSession, Session, SessionRequest, Tenancy};
+use legate_store::{ReadTxn, SessionConflict, SessionKey, Writer};
 use serde_json::json;
 use uuid::Uuid;
 
 use super::call::{Call, visible};
 use crate::api_error::ApiError;
 use crate::own_node::SERF_HEALTH;
-use crate::sessions::Renewals;
 
 /// `PUT /v1/session/create`
 pub(super) async fn create(
@@ -102,30 +101,29 @@ pub(super) fn may_end(
 pub(super) async fn renew(
     Path(id): Path<String>,
     State(writer): State<Writer>,
-    State(renewals): State<Renewals>,
     call: Call,
 ) -> Result<Response, ApiError> {
     let authorizer = call.authorizer()?;
     ApiError::unless_some(&authorizer, Resource::Session, Access::Write, &id)?;
+    let missing = || ApiError::not_found(format!("Session id '{id}' not found"));
     let known = call.txn(&call.reader.state()).session(&id);
-    if let Some(session) = known {
-        may_write(&authorizer, &session.node)?;
-        if renewals.renew(&session) {
-            return call.json(&[session]);
+    let session = match known {
+        Some(session) => session,
+        // Another server may have just stored it. A transaction sees everything that is stored.
+        None => {
+            let id = id.clone();
+            let found = call.write(&writer, move |txn| Ok(txn.read().session(&id)));
+            found.await?.ok_or_else(missing)?
         }
+    };
+    may_write(&authorizer, &session.node)?;
+    let key = SessionKey {
+        tenancy: Tenancy::new(&session.partition, &session.namespace),
+        id: session.id.clone(),
+    };
+    if !writer.renew(key).await? {
+        return Err(missing());
     }
-    // Only the leader keeps renewals in memory. Of a session that this server does not know, another one may
-    // have just stored it.
-    let session = call
-        .write(&writer, move |txn| {
-            let session = txn.read().session(&id);
-            let session = session
-                .ok_or_else(|| ApiError::not_found(format!("Session id '{id}' not found")))?;
-            may_write(&authorizer, &session.node)?;
-            txn.renew_session(&id);
-            Ok(session)
-        })
-        .await?;
     call.json(&[session])
 }
 

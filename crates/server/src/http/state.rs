@@ -22,7 +22,6 @@ use crate::agent::Agent;
 use crate::config::ServerConfig;
 use crate::handles::Handles;
 use crate::problems::Problems;
-use crate::sessions::Renewals;
 
 /// The router's state.
 #[derive(Clone)]
@@ -77,7 +76,6 @@ handles! {
     Snapshots: |state| state.snapshots.clone();
     Arc<ServerConfig>: |state| Arc::clone(&state.handles.config);
     Clock: |state| state.handles.clock.clone();
-    Renewals: |state| state.handles.renewals.clone();
     Proxies: |state| state.handles.proxies.clone();
     Problems: |state| state.handles.problems.clone();
     Registry: |state| state.handles.registry.clone();

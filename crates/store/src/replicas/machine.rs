@@ -9,6 +9,7 @@ use uuid::Uuid;
 
 use super::WRITE;
 use super::message::{Message, Part};
+use super::renewing::Renewing;
 use crate::backend::{Batch, Change, Commit, Loaded, NotCommitted, Rows};
 use crate::codec::Codec;
 use crate::commit::{Attempt, Group, Queued, Ran, Restore, Room, Takes};
@@ -17,6 +18,7 @@ use crate::open_error::OpenError;
 use crate::origin::Origin;
 use crate::outcome::{Applied, Unavailable};
 use crate::reader::Tables;
+use crate::renewals::{Renewal, SessionKey};
 use crate::state::{Changes, State};
 use crate::stored_tables::BadRow;
 use crate::write::replay;
@@ -45,6 +47,8 @@ pub(crate) enum Event {
     /// Transactions of this server.
     Jobs(Vec<Box<dyn Attempt>>),
     Restore(Restore),
+    /// Renewals of sessions at this server.
+    Renew(Vec<Renewal>),
     /// This server leads from now on.
     Leads,
     /// Another server leads; `None`: there is no leader, or no connection to it.
@@ -119,6 +123,8 @@ pub(crate) struct Machine {
     jobs: VecDeque<Queued>,
     /// A restore of this server.
     restore: Option<Restoring>,
+    /// Renewals that the leader has not confirmed.
+    renewing: Renewing,
     /// Parts on top of the last commit, each based on the one before.
     chain: VecDeque<Segment>,
     /// What is being stored.
@@ -181,6 +187,8 @@ struct Restoring {
 struct Follower {
     wants: bool,
     wants_all: bool,
+    /// Sessions that its clients renew.
+    renewing: Vec<SessionKey>,
     /// The index up to which it has all parts.
     at: u64,
 }
@@ -233,6 +241,7 @@ impl Machine {
             now,
             jobs: VecDeque::new(),
             restore: None,
+            renewing: Renewing::default(),
             chain: VecDeque::new(),
             flight: None,
             behind: false,
@@ -265,6 +274,7 @@ impl Machine {
         Takes {
             jobs: self.jobs.len() < WAITING,
             restores: self.restore.is_none(),
+            renewals: !self.renewing.is_full(),
         }
     }
 
@@ -288,6 +298,12 @@ impl Machine {
                 }
             }
             Event::Restore(restore) => self.restore = Some(self.restoring(restore)),
+            Event::Renew(renewals) => {
+                self.renewing.add(renewals, now);
+                if self.hopeless && self.cannot_commit() {
+                    self.expire();
+                }
+            }
             Event::Leads => self.lead(),
             Event::Follows(link) => self.follow_leader(link),
             Event::Joined(link) => {
@@ -295,6 +311,7 @@ impl Machine {
                 let follower = Follower {
                     wants: false,
                     wants_all: false,
+                    renewing: Vec::new(),
                     at,
                 };
                 self.followers.insert(link, follower);
@@ -310,6 +327,7 @@ impl Machine {
             Event::Tick => self.tick(),
         }
         if self.leads {
+            self.renew_all();
             self.go_on();
         } else {
             self.ask();
@@ -328,6 +346,9 @@ impl Machine {
         }
         if let Some(restoring) = self.restore.take() {
             restoring.restore.finish(Err(Unavailable::gone()));
+        }
+        for renewal in self.renewing.take_all() {
+            renewal.done(Err(Unavailable::gone()));
         }
     }
 }
@@ -961,6 +982,29 @@ impl Machine {
     }
 }
 
+/// Renewals of sessions.
+impl Machine {
+    /// Renews sessions of this server, which leads, and of its followers, if they exist. This
+    /// includes sessions that are not stored yet: a follower may have seen the commit before this
+    /// server got the answer.
+    fn renew_all(&mut self) {
+        let tip = self.tip();
+        let renew = |session: &SessionKey| self.tables.renewals.renew(session, &tip, self.now);
+        for renewal in self.renewing.take_all() {
+            let exists = renew(&renewal.session);
+            renewal.done(Ok(exists));
+        }
+        for (link, follower) in &mut self.followers {
+            if !follower.renewing.is_empty() {
+                let exist = follower.renewing.drain(..).map(|session| renew(&session));
+                let exist = exist.collect();
+                let renewed = Action::Send(*link, Message::Renewed { exist });
+                self.actions.push_back(renewed);
+            }
+        }
+    }
+}
+
 /// The follower.
 impl Machine {
     fn follow_leader(&mut self, link: Option<LinkId>) {
@@ -984,6 +1028,7 @@ impl Machine {
         }
         if self.leader != link {
             self.leader = link;
+            self.renewing.leader_changed();
             self.asking = Asking {
                 unsure: !self.chain.is_empty(),
                 ..Asking::default()
@@ -996,6 +1041,9 @@ impl Machine {
         let Some(leader) = self.leader else {
             return;
         };
+        if let Some(renew) = self.renewing.ask() {
+            self.actions.push_back(Action::Send(leader, renew));
+        }
         if self.trouble.as_ref().is_some_and(|trouble| trouble.blind) {
             return;
         }
@@ -1065,7 +1113,15 @@ impl Machine {
                     self.lent = None;
                 }
             }
-            Message::Turn { .. } | Message::All | Message::Refused { .. }
+            Message::Renew { sessions } => {
+                if let Some(follower) = self.followers.get_mut(&link) {
+                    follower.renewing = sessions;
+                }
+            }
+            Message::Turn { .. }
+            | Message::All
+            | Message::Refused { .. }
+            | Message::Renewed { .. }
                 if self.leader != Some(link) => {}
             Message::Turn {
                 turn,
@@ -1084,6 +1140,7 @@ impl Machine {
                 after,
                 reason,
             } => self.refused(turn, after, reason),
+            Message::Renewed { exist } => self.renewing.confirmed(exist),
         }
         Ok(())
     }
@@ -1225,6 +1282,7 @@ impl Machine {
         };
         let late = |since: Instant| since + WRITE <= self.now;
         let expired = Unavailable::new(Arc::clone(&reason));
+        self.renewing.expire(self.now, self.hopeless, &expired);
         let waiting = std::mem::take(&mut self.jobs);
         for mut queued in waiting {
             if self.hopeless || late(queued.since) {

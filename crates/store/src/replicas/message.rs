@@ -3,11 +3,13 @@
 use std::io;
 use std::sync::Arc;
 
+use legate_model::Tenancy;
 use prost::Message as _;
 use tokio::io::{AsyncRead, AsyncReadExt};
 use uuid::Uuid;
 
 use crate::backend::Rows;
+use crate::renewals::SessionKey;
 
 /// The protocol, negotiated by TLS. Servers with different protocols refuse each other.
 pub(crate) const PROTOCOL: &str = "legate-store/1";
@@ -63,6 +65,10 @@ pub(crate) enum Message {
         after: Uuid,
         reason: Option<String>,
     },
+    /// The follower's clients renew sessions.
+    Renew { sessions: Vec<SessionKey> },
+    /// For each session of the last [`Message::Renew`], whether it exists and is renewed.
+    Renewed { exist: Vec<bool> },
 }
 
 impl Message {
@@ -142,6 +148,12 @@ impl Message {
                 after: bytes(after),
                 reason: reason.clone(),
             }),
+            Self::Renew { sessions } => wire::Message::Renew(wire::Renew {
+                sessions: sessions.iter().map(wire_session).collect(),
+            }),
+            Self::Renewed { exist } => wire::Message::Renewed(wire::Renewed {
+                exist: exist.clone(),
+            }),
         }
     }
 
@@ -176,6 +188,12 @@ impl Message {
                 turn: id(&refused.turn)?,
                 after: id(&refused.after)?,
                 reason: refused.reason,
+            },
+            wire::Message::Renew(renew) => Self::Renew {
+                sessions: renew.sessions.into_iter().map(read_session).collect(),
+            },
+            wire::Message::Renewed(renewed) => Self::Renewed {
+                exist: renewed.exist,
             },
         })
     }
@@ -220,11 +238,30 @@ fn read_part(part: wire::Part) -> Option<Part> {
     })
 }
 
+fn wire_session(session: &SessionKey) -> wire::Session {
+    wire::Session {
+        partition: session.tenancy.partition.to_string(),
+        namespace: session.tenancy.namespace.to_string(),
+        id: session.id.clone(),
+    }
+}
+
+fn read_session(session: wire::Session) -> SessionKey {
+    SessionKey {
+        tenancy: Tenancy {
+            partition: session.partition.into(),
+            namespace: session.namespace.into(),
+            ..Tenancy::default()
+        },
+        id: session.id,
+    }
+}
+
 /// The encoded form.
 mod wire {
     #[derive(Clone, PartialEq, prost::Message)]
     pub(super) struct Envelope {
-        #[prost(oneof = "Message", tags = "1, 2, 3, 4, 5, 6, 7, 8")]
+        #[prost(oneof = "Message", tags = "1, 2, 3, 4, 5, 6, 7, 8, 9, 10")]
         pub(super) message: Option<Message>,
     }
 
@@ -246,6 +283,10 @@ mod wire {
         All(Empty),
         #[prost(message, tag = "8")]
         Refused(Refused),
+        #[prost(message, tag = "9")]
+        Renew(Renew),
+        #[prost(message, tag = "10")]
+        Renewed(Renewed),
     }
 
     #[derive(Clone, PartialEq, prost::Message)]
@@ -320,6 +361,28 @@ mod wire {
         #[prost(string, optional, tag = "3")]
         pub(super) reason: Option<String>,
     }
+
+    #[derive(Clone, PartialEq, prost::Message)]
+    pub(super) struct Renew {
+        #[prost(message, repeated, tag = "1")]
+        pub(super) sessions: Vec<Session>,
+    }
+
+    #[derive(Clone, PartialEq, prost::Message)]
+    pub(super) struct Session {
+        #[prost(string, tag = "1")]
+        pub(super) partition: String,
+        #[prost(string, tag = "2")]
+        pub(super) namespace: String,
+        #[prost(string, tag = "3")]
+        pub(super) id: String,
+    }
+
+    #[derive(Clone, PartialEq, prost::Message)]
+    pub(super) struct Renewed {
+        #[prost(bool, repeated, tag = "1")]
+        pub(super) exist: Vec<bool>,
+    }
 }
 
 #[cfg(test)]
@@ -364,6 +427,18 @@ mod tests {
                 turn: id(),
                 after: id(),
                 reason: Some("why".to_owned()),
+            },
+            Message::Renew {
+                sessions: vec![SessionKey {
+                    tenancy: Tenancy {
+                        partition: "p".into(),
+                        ..Tenancy::default()
+                    },
+                    id: "a session".to_owned(),
+                }],
+            },
+            Message::Renewed {
+                exist: vec![true, false],
             },
         ];
         let written: Vec<u8> = messages.iter().flat_map(Message::to_frame).collect();

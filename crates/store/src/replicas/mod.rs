@@ -24,12 +24,16 @@
 //! leader that is gone: a new leader makes one first. This is why a leader that was paused or
 //! cut off, or that is killed at any point, causes neither lost nor doubled transactions.
 //!
+//! Renewals of sessions are not stored: followers send them to the leader, which keeps them and
+//! confirms them ([`renewing`]).
+//!
 //! [`machine`] is the protocol without IO, [`links`] the connections, [`message`] their encoding.
 //! [`crate::committer`] drives all of it. A backend for one server has a leader without followers.
 
 pub(crate) mod links;
 pub(crate) mod machine;
 pub(crate) mod message;
+mod renewing;
 #[cfg(test)]
 mod tests;
 

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use legate_identity::SealingKey;
+use legate_model::{NewSession, Session, Tenancy};
 use proptest::prelude::*;
 use tokio::sync::oneshot::{self, error::TryRecvError};
 use tokio::time::Instant;
@@ -20,6 +21,7 @@ use crate::key::Key;
 use crate::origin::Origin;
 use crate::outcome::{Applied, Unavailable, WriteError};
 use crate::reader::Tables;
+use crate::renewals::{Renewal, SessionKey};
 use crate::state::State;
 use crate::tests::{node, register};
 use crate::write::{WriteTxn, replay};
@@ -33,6 +35,8 @@ const ROWS: usize = 5;
 enum Step {
     /// A server receives so many transactions.
     Submit(usize, usize),
+    /// A server is asked to renew a session.
+    Renew(usize),
     /// A server gets the lease. The previous leader does not notice.
     Elect(usize),
     /// A server notices who has the lease, and connects if it has no connection.
@@ -59,6 +63,7 @@ fn any_step() -> impl Strategy<Value = Step> {
     let n = || 0..64_usize;
     prop_oneof![
         10 => (n(), 1..5_usize).prop_map(|(at, count)| Step::Submit(at, count)),
+        3 => n().prop_map(Step::Renew),
         2 => n().prop_map(Step::Elect),
         6 => n().prop_map(Step::Notice),
         40 => n().prop_map(Step::Deliver),
@@ -104,6 +109,8 @@ struct Asked {
     answer: oneshot::Receiver<Result<(Applied, ()), WriteError>>,
 }
 
+type Renewed = oneshot::Receiver<Result<bool, Unavailable>>;
+
 struct World {
     key: SealingKey,
     now: Instant,
@@ -115,6 +122,7 @@ struct World {
     next_link: LinkId,
     lease: usize,
     asked: Vec<Asked>,
+    renewed: Vec<Renewed>,
 }
 
 fn machine(key: &SealingKey, commits: &[Arc<Batch>]) -> Machine {
@@ -183,6 +191,7 @@ impl World {
             next_link: 1,
             lease: 0,
             asked: Vec::new(),
+            renewed: Vec::new(),
         }
     }
 
@@ -241,6 +250,56 @@ impl World {
             self.asked.push(Asked { name, answer });
         }
         self.handle(at, Event::Jobs(jobs));
+    }
+
+    fn renew(&mut self, at: usize, id: &str) {
+        let (answer, renewed) = oneshot::channel();
+        let session = SessionKey {
+            tenancy: Tenancy::default(),
+            id: id.to_owned(),
+        };
+        self.renewed.push(renewed);
+        self.handle(at, Event::Renew(vec![Renewal { session, answer }]));
+    }
+
+    /// Creates a session, and renews it at every server.
+    fn check_renewals(&mut self) {
+        let (job, mut created) = Job::new(|txn: &mut WriteTxn| {
+            txn.apply(register(node("n"), None, Vec::new()))?;
+            let session = Session {
+                id: "s".to_owned(),
+                node: "n".to_owned(),
+                ttl: "10s".to_owned(),
+                ..Session::default()
+            };
+            let created = txn.create_session(NewSession {
+                session,
+                default_check: false,
+            });
+            created.expect("a session");
+            Ok::<_, WriteError>(())
+        });
+        self.handle(0, Event::Jobs(vec![Box::new(job)]));
+        self.settle();
+        created.try_recv().unwrap().unwrap();
+        let commits = self.commits.len();
+        for at in 0..SERVERS {
+            self.renew(at, "s");
+            self.settle();
+            let renewed = self.renewed.last_mut().unwrap().try_recv();
+            assert_eq!(renewed, Ok(Ok(true)), "at {at}");
+            let leader = &self.servers[self.lease].machine.tables;
+            let seen = leader.state().read().expiring_sessions(0);
+            assert!(leader.renewals.take(&seen[0]).is_some(), "at {at}");
+        }
+        assert_eq!(self.commits.len(), commits, "nothing is stored");
+        for mut renewed in self.renewed.drain(..) {
+            match renewed.try_recv() {
+                Ok(Ok(exists)) => assert!(!exists),
+                Ok(Err(_)) => {}
+                Err(error) => assert_eq!(error, TryRecvError::Closed),
+            }
+        }
     }
 
     fn notice(&mut self, at: usize) {
@@ -403,6 +462,7 @@ impl World {
     fn step(&mut self, step: Step) {
         match step {
             Step::Submit(at, count) => self.submit(at % SERVERS, count),
+            Step::Renew(at) => self.renew(at % SERVERS, "nobody"),
             Step::Elect(at) => self.lease = at % SERVERS,
             Step::Notice(at) => self.notice(at % SERVERS),
             Step::Deliver(n) => drop(self.deliver(n)),
@@ -490,6 +550,7 @@ impl World {
                 Err(TryRecvError::Empty) => panic!("{} is not answered", asked.name),
             }
         }
+        self.check_renewals();
         let more = (before..before + 3 * SERVERS)
             .filter(|n| n.is_multiple_of(4))
             .count();
@@ -578,11 +639,35 @@ fn a_follower_that_hangs_in_its_turn_delays_others_once() {
 }
 
 #[test]
-fn without_a_leader_transactions_fail_in_time() {
+fn without_a_leader_transactions_and_renewals_fail_in_time() {
     let mut world = World::new();
     world.submit(1, 1);
+    world.renew(1, "s");
     world.now += WRITE;
     world.handle(1, Event::Tick);
     let answer = answers(&mut world).remove(0).unwrap_err();
     assert!(answer.contains("could not be stored"), "{answer}");
+    assert!(world.renewed[0].try_recv().unwrap().is_err());
+}
+
+#[test]
+fn renewals_are_sent_to_the_next_leader_if_one_does_not_answer() {
+    let mut world = settled();
+    world.renew(1, "nobody");
+    world.renew(1, "nobody either");
+    assert_eq!(
+        world
+            .links
+            .values()
+            .map(|link| link.to_leader.len())
+            .sum::<usize>(),
+        1
+    );
+    // The leader is lost before it gets the message.
+    world.crash(0);
+    world.lease = 2;
+    world.settle();
+    for mut renewed in world.renewed.drain(..) {
+        assert_eq!(renewed.try_recv(), Ok(Ok(false)));
+    }
 }

@@ -5,14 +5,15 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use futures_util::FutureExt;
-use legate_model::{CheckStatus, HealthCheck, KvEntry, KvValue, NewSession, Session};
+use legate_model::{CheckStatus, HealthCheck, KvEntry, KvValue, NewSession, Session, Tenancy};
 use legate_model::{ServiceCheck, SessionBehavior};
 use proptest::prelude::*;
 
 use super::durable::open;
 use super::{apply, check, deregister, index_of, instance, node, register, rows, watch, woken};
 use crate::{
-    Expiring, KvWrite, LockDelay, LockError, ReadTxn, SessionConflict, Store, Unavailable, WriteTxn,
+    Expiring, KvWrite, LockDelay, LockError, ReadTxn, SessionConflict, SessionKey, Store,
+    Unavailable, WriteTxn,
 };
 
 const NODES: [&str; 2] = ["n1", "n2"];
@@ -477,14 +478,29 @@ fn only_unchanged_sessions_and_delays_expire() {
     let [first]: &[Expiring; 1] = seen.as_slice().try_into().unwrap();
     let first = first.clone();
     let index = index_of(&store, |txn| txn.session("s"));
-    for id in ["s", "for ever", "nobody"] {
-        write(&store, move |txn| txn.renew_session(id));
-    }
+    let renewed = |id: &str| {
+        let session = SessionKey {
+            tenancy: Tenancy::default(),
+            id: id.to_owned(),
+        };
+        let renewed = store.writer().renew(session).now_or_never();
+        renewed.unwrap().unwrap()
+    };
+    assert_eq!(
+        ["s", "for ever", "nobody"].map(renewed),
+        [true, true, false]
+    );
     assert_eq!(index_of(&store, |txn| txn.session("s")), index);
-    write(&store, move |txn| txn.expire_session(&first));
+    assert_eq!(store.renewals().len(), 1, "only one of them has a TTL");
+    assert!(store.renewals().take(&first).is_some());
+    let other = Expiring {
+        since: first.since + 1,
+        ..first
+    };
+    write(&store, move |txn| txn.expire_session(&other));
     assert!(
         store.state().read().session("s").is_some(),
-        "it was renewed"
+        "it is another one"
     );
     write(&store, |txn| {
         for expired in txn.read().expiring_sessions(0) {
@@ -529,16 +545,15 @@ async fn changed_sessions_and_delays_are_found_without_reading_the_others() {
     assert_eq!(changed(0), ["a", "b", "c"]);
     let after = store.state().index();
     assert!(changed(after).is_empty());
-    write(&store, |txn| txn.renew_session("b"));
     create(&store, brief("d")).unwrap();
-    assert_eq!(changed(after), ["b", "d"]);
-    assert_eq!(changed(after + 1), ["d"]);
+    assert_eq!(changed(after), ["d"]);
+    assert!(changed(after + 1).is_empty());
     lock(&store, "k", "a").unwrap();
     let after = store.state().index();
     write(&store, |txn| txn.end_session("a"));
     let delays = |after| store.state().read().lock_delays(after).len();
     assert_eq!((delays(after), delays(after + 1)), (1, 0));
-    assert_eq!(changed(0), ["c", "b", "d"]);
+    assert_eq!(changed(0), ["b", "c", "d"]);
 
     // After a restore, all are new.
     let rows: Vec<_> = store

@@ -1,11 +1,13 @@
 //! Several servers with a healthy etcd.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use legate_model::Secret;
+use legate_model::{NewSession, Secret, Session, Tenancy};
 use legate_testkit::certs::TestCa;
+use sha2::{Digest, Sha256};
 use tokio::time::{Instant, sleep};
 
 use super::cluster::{Cluster, ClusterTls, PATIENCE, Server};
@@ -13,7 +15,7 @@ use crate::backend::etcd::Etcd;
 use crate::backend::{Backend, Change, Loaded};
 use crate::tests::access::token;
 use crate::tests::{deregister, instance, node, register, rows, upgrade};
-use crate::{OpenError, Unavailable, WriteError};
+use crate::{OpenError, SessionKey, Unavailable, WriteError, WriteTxn};
 
 /// Increments a number in the metadata of a node.
 pub(super) async fn count(server: &Server, name: &'static str) -> Result<(), WriteError> {
@@ -102,6 +104,95 @@ async fn servers_that_write_the_same_row_at_once_lose_nothing() {
     agree(&servers).await;
     assert_eq!(counted(&servers[0], "n"), 90);
     assert_eq!(servers[0].store.state().index(), 91, "one index each");
+}
+
+#[tokio::test]
+async fn many_rows_are_read_as_they_were_written() {
+    let cluster = Cluster::start(1).await;
+    let scope = legate_runtime::Scope::new("test");
+    let open = || async {
+        let opened = Etcd::open(&cluster.config(), &scope.spawner()).await;
+        opened.unwrap()
+    };
+    // Names of several lengths, dense in some places and far apart in others.
+    let key = |n: usize| match n % 3 {
+        0 => format!("\u{1}default/node-{n}"),
+        1 => format!(
+            "\u{2}default/node-{}/{}/web-{n}",
+            n / 900,
+            "x".repeat(n / 5000)
+        ),
+        _ => format!("\u{3}{:x}", Sha256::digest(n.to_be_bytes())),
+    };
+    let rows = (0..20_000).map(|n| (key(n).into_bytes().into(), n.to_string().into_bytes()));
+    let rows: BTreeMap<_, _> = rows.collect();
+    let written = Loaded {
+        header: b"header".to_vec(),
+        index: 1,
+        rows: rows.into_iter().collect(),
+    };
+    let (mut etcd, nothing) = open().await;
+    assert_eq!(nothing, None);
+    etcd.replace(0, Arc::new(written.clone())).await.unwrap();
+    let (_, read) = open().await;
+    assert!(read == Some(written), "other rows are read");
+    drop(etcd);
+    scope.stop(PATIENCE).await.unwrap();
+}
+
+/// Renews a session, and returns whether it exists.
+async fn renew(server: &Server, id: &str) -> bool {
+    let session = SessionKey {
+        tenancy: Tenancy::default(),
+        id: id.to_owned(),
+    };
+    server.store.writer().renew(session).await.unwrap()
+}
+
+#[tokio::test]
+async fn renewals_at_any_server_are_kept_by_the_leader_and_not_stored() {
+    let cluster = Cluster::start(1).await;
+    let mut servers: Vec<_> = cluster.servers::<3>().await.into();
+    let register = register(node("n"), None, Vec::new());
+    servers[0].store.apply(register).await.unwrap();
+    let session = Session {
+        id: "s".to_owned(),
+        node: "n".to_owned(),
+        ttl: "10s".to_owned(),
+        ..Session::default()
+    };
+    let create = move |txn: &mut WriteTxn| {
+        let session = session.clone();
+        let created = txn.create_session(NewSession {
+            session,
+            default_check: false,
+        });
+        created.expect("a session");
+        Ok::<_, Unavailable>(())
+    };
+    let (created, ()) = servers[0].store.write(create).await.unwrap();
+    while servers.len() > 1 {
+        let mut kept = Vec::new();
+        for server in &servers {
+            server.reaches(created.index).await;
+            // At once: the one that leads knows of sessions before others do.
+            assert!(renew(server, "s").await);
+            assert!(!renew(server, "nobody").await);
+            let seen = server.store.state().read().expiring_sessions(0);
+            let by_leader = servers
+                .iter()
+                .filter(|one| one.store.renewals().take(&seen[0]).is_some())
+                .map(|one| one.store.leadership().is_held());
+            kept.extend(by_leader);
+        }
+        assert_eq!(kept, vec![true; servers.len()], "once, by the leader");
+        let leads = |server: &Server| server.store.leadership().is_held();
+        let leader = servers.iter().position(leads).expect("a leader");
+        // Renewals wait for the next leader.
+        servers.remove(leader).stop().await;
+    }
+    assert!(renew(&servers[0], "s").await);
+    assert_eq!(servers[0].store.state().index(), created.index);
 }
 
 #[tokio::test]
