@@ -11,111 +11,6 @@ use std::sync::Arc;
 
 use legate_model::{DEFAULT_TENANCY, Tenancy};
 
-/// A table of rows, or an index on one. The number is the first byte of stored keys.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-#[repr(u8)]
-pub(crate) enum Table {
-    /// Node name.
-    Nodes = 1,
-    /// Node name, instance id.
-    Instances = 2,
-    /// Node name, check id.
-    Checks = 3,
-    /// Kind, name.
-    ConfigEntries = 4,
-    /// Accessor id.
-    Tokens = 5,
-    /// Name.
-    AuthMethods = 6,
-    /// Id.
-    BindingRules = 7,
-    /// One row.
-    Ca = 8,
-    /// One row.
-    Management = 9,
-    /// Service name.
-    VirtualIps = 10,
-    /// Number.
-    FreedVirtualIps = 11,
-    /// One row.
-    LastVirtualIp = 12,
-    /// Id.
-    Policies = 13,
-    /// Id.
-    Roles = 14,
-    /// Node name, check id.
-    AgentChecks = 15,
-    /// Id.
-    PreparedQueries = 16,
-    /// Directories and name of a key of the KV store, case-sensitive.
-    Kv = 17,
-    /// Id.
-    Sessions = 18,
-    /// As [`Table::Kv`].
-    LockDelays = 29,
-    /// Node name.
-    Coordinates = 19,
-    /// One row.
-    Autopilot = 23,
-    /// Name.
-    Peerings = 30,
-    /// Node name, instance id.
-    FileServices = 24,
-    /// Name.
-    Namespaces = 27,
-    /// Name.
-    Partitions = 28,
-    /// One row.
-    CaConfiguration = 22,
-
-    /// Node id. From here on: indexes, which are derived from rows and not stored.
-    NodeIds = 128,
-    /// Service name, node name, instance id.
-    InstancesByService = 129,
-    /// The service reached in the mesh, node name, instance id.
-    InstancesByDestination = 130,
-    /// Node name, instance id or nothing, check id.
-    ChecksByOwner = 131,
-    /// Service name, node name, check id.
-    ChecksByService = 132,
-    /// The secret of a token.
-    TokensBySecret = 133,
-    /// Auth method, id.
-    BindingRulesByMethod = 134,
-    /// Auth method, namespace of the token, accessor id.
-    TokensByMethod = 135,
-    /// IP address, node name.
-    NodesByAddress = 136,
-    /// IP address, node name, instance id.
-    InstancesByAddress = 137,
-    /// Name.
-    PoliciesByName = 138,
-    /// Name.
-    RolesByName = 139,
-    /// IP address.
-    ManualVirtualIps = 140,
-    /// The service that may receive requests, kind, name.
-    ConfigEntriesByDestination = 141,
-    /// Name.
-    PreparedQueriesByName = 142,
-    /// Name of a template, may be empty.
-    PreparedQueryTemplates = 143,
-    /// Session id, directories and name of a key of the KV store.
-    KvBySession = 144,
-    /// Node name, session id.
-    SessionsByNode = 145,
-    /// Node name, namespace of the check, check id, session id.
-    SessionsByCheck = 146,
-    /// Session id, query id.
-    PreparedQueriesBySession = 147,
-    /// Index of the last change, partition, session id, for sessions with a TTL.
-    SessionsByChange = 148,
-    /// Index of the write, partition, namespace, directories and name of a key of the KV store.
-    LockDelaysByChange = 149,
-    /// Shared results: name of the query, its argument.
-    Queries = 255,
-}
-
 /// The scope of a table's rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Scope {
@@ -127,64 +22,132 @@ pub(crate) enum Scope {
     Namespace,
 }
 
-impl Table {
-    /// The scope of the table's rows. A row of a wider scope is the same row from every namespace.
-    pub(crate) fn scope(self) -> Scope {
-        match self {
-            Self::Ca
-            | Self::Management
-            | Self::FreedVirtualIps
-            | Self::LastVirtualIp
-            | Self::PreparedQueries
-            | Self::PreparedQueriesByName
-            | Self::PreparedQueryTemplates
-            | Self::PreparedQueriesBySession
-            | Self::SessionsByChange
-            | Self::LockDelaysByChange
-            | Self::Autopilot
-            | Self::CaConfiguration
-            | Self::Partitions
-            // A secret is looked up before its tenancy is known.
-            | Self::TokensBySecret => Scope::Mesh,
-            Self::Nodes
-            | Self::NodeIds
-            | Self::NodesByAddress
-            | Self::Coordinates
-            | Self::Peerings
-            | Self::Namespaces
-            // The networks of two partitions may use the same addresses.
-            | Self::ManualVirtualIps
-            // Nodes belong to the partition, and their end affects all namespaces.
-            | Self::SessionsByNode
-            | Self::SessionsByCheck => Scope::Partition,
-            Self::Instances
-            | Self::Checks
-            | Self::ConfigEntries
-            | Self::Tokens
-            | Self::AuthMethods
-            | Self::BindingRules
-            | Self::VirtualIps
-            | Self::Policies
-            | Self::Roles
-            | Self::AgentChecks
-            | Self::Kv
-            | Self::Sessions
-            | Self::LockDelays
-            | Self::FileServices
-            | Self::InstancesByService
-            | Self::InstancesByDestination
-            | Self::ChecksByOwner
-            | Self::ChecksByService
-            | Self::BindingRulesByMethod
-            | Self::TokensByMethod
-            | Self::InstancesByAddress
-            | Self::PoliciesByName
-            | Self::RolesByName
-            | Self::ConfigEntriesByDestination
-            | Self::KvBySession
-            | Self::Queries => Scope::Namespace,
+/// Declares the tables with the names in their keys, their numbers, and the scopes of their rows.
+macro_rules! tables {
+    ($($(#[$names:meta])* $table:ident = $number:literal, $scope:ident;)*) => {
+        /// A table of rows, or an index on one. The number is the first byte of stored keys.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        #[repr(u8)]
+        pub(crate) enum Table {
+            $($(#[$names])* $table = $number,)*
         }
-    }
+
+        impl Table {
+            /// The scope of the table's rows. A row of a wider scope is the same row from every
+            /// namespace.
+            pub(crate) fn scope(self) -> Scope {
+                match self {
+                    $(Self::$table => Scope::$scope,)*
+                }
+            }
+        }
+    };
+}
+
+tables! {
+    /// Node name.
+    Nodes = 1, Partition;
+    /// Node name, instance id.
+    Instances = 2, Namespace;
+    /// Node name, check id.
+    Checks = 3, Namespace;
+    /// Kind, name.
+    ConfigEntries = 4, Namespace;
+    /// Accessor id.
+    Tokens = 5, Namespace;
+    /// Name.
+    AuthMethods = 6, Namespace;
+    /// Id.
+    BindingRules = 7, Namespace;
+    /// One row.
+    Ca = 8, Mesh;
+    /// One row.
+    Management = 9, Mesh;
+    /// Service name.
+    VirtualIps = 10, Namespace;
+    /// Number.
+    FreedVirtualIps = 11, Mesh;
+    /// One row.
+    LastVirtualIp = 12, Mesh;
+    /// Id.
+    Policies = 13, Namespace;
+    /// Id.
+    Roles = 14, Namespace;
+    /// Node name, check id.
+    AgentChecks = 15, Namespace;
+    /// Id.
+    PreparedQueries = 16, Mesh;
+    /// Directories and name of a key of the KV store, case-sensitive.
+    Kv = 17, Namespace;
+    /// Id.
+    Sessions = 18, Namespace;
+    /// As [`Table::Kv`].
+    LockDelays = 29, Namespace;
+    /// Node name.
+    Coordinates = 19, Partition;
+    /// One row.
+    Autopilot = 23, Mesh;
+    /// Name.
+    Peerings = 30, Partition;
+    /// Node name, instance id.
+    FileServices = 24, Namespace;
+    /// Name.
+    Namespaces = 27, Partition;
+    /// Name.
+    Partitions = 28, Mesh;
+    /// One row.
+    CaConfiguration = 22, Mesh;
+
+    // Indexes, which are derived from rows and not stored.
+    /// Node id.
+    NodeIds = 128, Partition;
+    /// Service name, node name, instance id.
+    InstancesByService = 129, Namespace;
+    /// The service reached in the mesh, node name, instance id.
+    InstancesByDestination = 130, Namespace;
+    /// Node name, instance id or nothing, check id.
+    ChecksByOwner = 131, Namespace;
+    /// Service name, node name, check id.
+    ChecksByService = 132, Namespace;
+    // A secret is looked up before its tenancy is known.
+    /// The secret of a token.
+    TokensBySecret = 133, Mesh;
+    /// Auth method, id.
+    BindingRulesByMethod = 134, Namespace;
+    /// Auth method, namespace of the token, accessor id.
+    TokensByMethod = 135, Namespace;
+    /// IP address, node name.
+    NodesByAddress = 136, Partition;
+    /// IP address, node name, instance id.
+    InstancesByAddress = 137, Namespace;
+    /// Name.
+    PoliciesByName = 138, Namespace;
+    /// Name.
+    RolesByName = 139, Namespace;
+    // The networks of two partitions may use the same addresses.
+    /// IP address.
+    ManualVirtualIps = 140, Partition;
+    /// The service that may receive requests, kind, name.
+    ConfigEntriesByDestination = 141, Namespace;
+    /// Name.
+    PreparedQueriesByName = 142, Mesh;
+    /// Name of a template, may be empty.
+    PreparedQueryTemplates = 143, Mesh;
+    /// Session id, directories and name of a key of the KV store.
+    KvBySession = 144, Namespace;
+    // Nodes belong to the partition, and their end affects all namespaces.
+    /// Node name, session id.
+    SessionsByNode = 145, Partition;
+    /// Node name, namespace of the check, check id, session id.
+    SessionsByCheck = 146, Partition;
+    /// Session id, query id.
+    PreparedQueriesBySession = 147, Mesh;
+    /// Index of the creation, partition, session id, for sessions with a TTL.
+    SessionsByChange = 148, Mesh;
+    /// Index of the write, partition, namespace, directories and name of a key of the KV store.
+    LockDelaysByChange = 149, Mesh;
+    /// Shared results: name of the query, its argument.
+    Queries = 255, Namespace;
 }
 
 /// The maximum number of directories of a path that are separate parts. Each adds cost to writes

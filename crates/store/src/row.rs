@@ -13,8 +13,8 @@ use crate::key::{Key, Table};
 pub(crate) trait Row: Any + Send + Sync + Serialize + DeserializeOwned {
     /// The table of the row.
     const TABLE: Table;
-    /// Whether the stored form is sealed, because the row contains a key or token.
-    const SECRET: bool = false;
+    /// Why the stored form is sealed: what the row contains. `None`: it is not.
+    const SECRET: Option<&'static str> = None;
 
     /// Its key in the table.
     fn key(&self, tenancy: &Tenancy) -> Key;

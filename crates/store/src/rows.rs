@@ -1,4 +1,6 @@
 //! The row types of all tables, with their keys and index entries.
+//!
+//! A new row type is one entry of `rows!`.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr};
@@ -18,6 +20,7 @@ use crate::ca_state::CaState;
 use crate::key::{Key, Table};
 use crate::row::Row;
 use crate::sessions::sortable;
+use crate::stored_tables::StoredTable;
 
 /// An instance with the name of its node.
 #[derive(Debug, Serialize, Deserialize)]
@@ -122,52 +125,122 @@ pub(crate) struct LockDelayRow {
     pub(crate) modify_index: u64,
 }
 
-impl Row for Node {
-    const TABLE: Table = Table::Nodes;
-
-    fn key(&self, tenancy: &Tenancy) -> Key {
-        Key::new(Self::TABLE, tenancy, &[&self.node])
-    }
-
-    fn indexes(&self, tenancy: &Tenancy) -> Vec<Key> {
-        let id = Some(&self.id).filter(|id| !id.is_empty());
-        let by_id = id.map(|id| Key::new(Table::NodeIds, tenancy, &[id]));
-        let by_address = ip(&self.address)
-            .map(|ip| Key::new(Table::NodesByAddress, tenancy, &[&ip, &self.node]));
-        by_id.into_iter().chain(by_address).collect()
-    }
-
-    fn modify_index(&self) -> u64 {
-        self.modify_index
-    }
+/// The network coordinate of a node.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct CoordinateRow {
+    pub(crate) coordinate: Arc<NodeCoordinate>,
+    pub(crate) modify_index: u64,
 }
 
-impl Row for InstanceRow {
-    const TABLE: Table = Table::Instances;
+/// Implements [`Row`] for the types of rows, and lists their tables in [`STORED_TABLES`].
+///
+/// An entry is a table and its type, the names in its key, and what differs from most tables: `path`,
+/// a case-sensitive path at the end of the key; `secret`, see [`Row::SECRET`]; the function that
+/// returns its `indexes`; its `size`; and the index `at` which it was changed, by default its
+/// `modify_index`.
+macro_rules! rows {
+    ($(
+        $table:ident: $row:ty = |$this:tt| [$($name:expr),*]
+        $(, path $path:expr)?
+        $(, secret = $why:literal)?
+        $(, indexes = $indexes:path)?
+        $(, size = $size:path)?
+        $(, at = |$changed:ident| $at:expr)?;
+    )*) => {
+        /// All stored tables.
+        pub(crate) const STORED_TABLES: &[StoredTable] = &[$(StoredTable::of::<$row>()),*];
 
-    fn key(&self, tenancy: &Tenancy) -> Key {
-        Key::new(Self::TABLE, tenancy, &[&self.node, &self.instance.id])
-    }
+        $(impl Row for $row {
+            const TABLE: Table = Table::$table;
+            $(const SECRET: Option<&'static str> = Some($why);)?
 
-    fn indexes(&self, tenancy: &Tenancy) -> Vec<Key> {
-        let key = |table, name: &str| {
-            let names = [name, &self.node, &self.instance.id];
-            Key::new(table, tenancy, &names)
-        };
-        let by_service = key(Table::InstancesByService, &self.instance.service);
-        let destination = self.instance.destination();
-        let by_destination = destination.map(|name| key(Table::InstancesByDestination, name));
-        let address = ip(&self.instance.address);
-        let by_address = address.map(|ip| key(Table::InstancesByAddress, &ip));
-        std::iter::once(by_service)
-            .chain(by_destination)
-            .chain(by_address)
-            .collect()
-    }
+            fn key(&self, tenancy: &Tenancy) -> Key {
+                let $this = self;
+                rows!(@key tenancy, [$($name),*] $(, $path)?)
+            }
 
-    fn modify_index(&self) -> u64 {
-        self.instance.modify_index
-    }
+            $(fn indexes(&self, tenancy: &Tenancy) -> Vec<Key> {
+                $indexes(self, tenancy)
+            })?
+
+            $(fn size(&self) -> usize {
+                $size(self)
+            })?
+
+            fn modify_index(&self) -> u64 {
+                rows!(@at self $(, $changed, $at)?)
+            }
+        })*
+    };
+    (@key $tenancy:ident, $names:expr) => { Key::new(Self::TABLE, $tenancy, &$names) };
+    (@key $tenancy:ident, $names:expr, $path:expr) => {
+        Key::path(Self::TABLE, $tenancy, &$names, $path)
+    };
+    (@at $this:ident) => { $this.modify_index };
+    (@at $this:ident, $changed:ident, $at:expr) => {{
+        let $changed = $this;
+        $at
+    }};
+}
+
+rows! {
+    Nodes: Node = |row| [&row.node], indexes = indexes_of_node;
+    Instances: InstanceRow = |row| [&row.node, &row.instance.id],
+        indexes = indexes_of_instance, at = |row| row.instance.modify_index;
+    Checks: HealthCheck = |row| [&row.node, &row.check_id], indexes = indexes_of_check;
+    ConfigEntries: ConfigEntry = |row| [row.kind().as_str(), row.name()],
+        indexes = indexes_of_config_entry, at = |row| row.modify_index();
+    Tokens: Token = |row| [&row.accessor_id],
+        secret = "its secret id", indexes = indexes_of_token;
+    AuthMethods: AuthMethod = |row| [&row.name],
+        secret = "the settings of some types contain a password or token";
+    BindingRules: BindingRule = |row| [&row.id], indexes = indexes_of_binding_rule;
+    Ca: CaRow = |_| [], secret = "private keys";
+    Management: ManagementRow = |_| [], at = |row| row.since;
+    VirtualIps: VirtualIpRow = |row| [&row.service], indexes = indexes_of_virtual_ip;
+    FreedVirtualIps: FreedVirtualIpRow = |row| [&FreedVirtualIpRow::name(row.ip)];
+    LastVirtualIp: LastVirtualIpRow = |_| [];
+    Policies: Policy = |row| [&row.id], indexes = indexes_of_policy;
+    Roles: Role = |row| [&row.id], indexes = indexes_of_role;
+    AgentChecks: AgentCheckRow = |row| [&row.node, &row.check_id],
+        secret = "the headers of a request may contain a password or token";
+    PreparedQueries: PreparedQuery = |row| [&row.id],
+        secret = "it may contain the token for its execution",
+        indexes = indexes_of_prepared_query, size = PreparedQuery::size;
+    Kv: KvEntry = |row| [], path &row.key,
+        secret = "values may contain applications' passwords", indexes = indexes_of_kv;
+    Sessions: SessionRow = |row| [&row.session.id],
+        indexes = indexes_of_session, at = |row| row.session.modify_index;
+    LockDelays: LockDelayRow = |row| [], path &row.key, indexes = indexes_of_lock_delay;
+    Coordinates: CoordinateRow = |row| [&row.coordinate.node];
+    Autopilot: AutopilotConfiguration = |_| [];
+    Peerings: Peering = |row| [&row.name], secret = "the secret of a token of the peering";
+    FileServices: FileServiceRow = |row| [&row.node, &row.id];
+    CaConfiguration: CaConfiguration = |_| [],
+        secret = "it may contain a private key, or a token for an external CA";
+    Namespaces: Namespace = |row| [row.name.as_str()];
+    Partitions: Partition = |row| [row.name.as_str()];
+}
+
+fn indexes_of_node(node: &Node, tenancy: &Tenancy) -> Vec<Key> {
+    let id = Some(&node.id).filter(|id| !id.is_empty());
+    let by_id = id.map(|id| Key::new(Table::NodeIds, tenancy, &[id]));
+    let by_address =
+        ip(&node.address).map(|ip| Key::new(Table::NodesByAddress, tenancy, &[&ip, &node.node]));
+    by_id.into_iter().chain(by_address).collect()
+}
+
+fn indexes_of_instance(row: &InstanceRow, tenancy: &Tenancy) -> Vec<Key> {
+    let InstanceRow { node, instance } = row;
+    let key = |table, name: &str| Key::new(table, tenancy, &[name, node, &instance.id]);
+    let by_service = key(Table::InstancesByService, &instance.service);
+    let destination = instance.destination();
+    let by_destination = destination.map(|name| key(Table::InstancesByDestination, name));
+    let by_address = ip(&instance.address).map(|ip| key(Table::InstancesByAddress, &ip));
+    std::iter::once(by_service)
+        .chain(by_destination)
+        .chain(by_address)
+        .collect()
 }
 
 /// An IP address in the form of index entries. `None` for a host name.
@@ -176,431 +249,128 @@ fn ip(address: &str) -> Option<String> {
     Some(ip.to_string())
 }
 
-impl Row for HealthCheck {
-    const TABLE: Table = Table::Checks;
-
-    fn key(&self, tenancy: &Tenancy) -> Key {
-        Key::new(Self::TABLE, tenancy, &[&self.node, &self.check_id])
+fn indexes_of_check(check: &HealthCheck, tenancy: &Tenancy) -> Vec<Key> {
+    let owner = [&*check.node, &*check.service_id, &*check.check_id];
+    let mut keys = vec![Key::new(Table::ChecksByOwner, tenancy, &owner)];
+    if !check.service_id.is_empty() {
+        let names = [&*check.service_name, &*check.node, &*check.check_id];
+        keys.push(Key::new(Table::ChecksByService, tenancy, &names));
     }
+    keys
+}
 
-    fn indexes(&self, tenancy: &Tenancy) -> Vec<Key> {
-        let owner = [
-            self.node.as_str(),
-            self.service_id.as_str(),
-            self.check_id.as_str(),
+/// Each key is in the destination's tenancy, and contains that of the config entry.
+fn indexes_of_config_entry(entry: &ConfigEntry, tenancy: &Tenancy) -> Vec<Key> {
+    let (kind, name) = (entry.kind().as_str(), entry.name());
+    let key = |to: ServiceName| {
+        let names = [
+            &*to.name,
+            kind,
+            name,
+            &tenancy.partition,
+            &tenancy.namespace,
         ];
-        let mut keys = vec![Key::new(Table::ChecksByOwner, tenancy, &owner)];
-        if !self.service_id.is_empty() {
-            let names = [&*self.service_name, &*self.node, &*self.check_id];
-            keys.push(Key::new(Table::ChecksByService, tenancy, &names));
-        }
-        keys
-    }
-
-    fn modify_index(&self) -> u64 {
-        self.modify_index
-    }
+        Key::new(Table::ConfigEntriesByDestination, &to.tenancy, &names)
+    };
+    entry.destinations().into_iter().map(key).collect()
 }
 
-impl Row for AgentCheckRow {
-    const TABLE: Table = Table::AgentChecks;
-    // The headers of a request may contain a password or token.
-    const SECRET: bool = true;
-
-    fn key(&self, tenancy: &Tenancy) -> Key {
-        Key::new(Self::TABLE, tenancy, &[&self.node, &self.check_id])
+fn indexes_of_token(token: &Token, tenancy: &Tenancy) -> Vec<Key> {
+    let secret = token.secret_id.expose();
+    let mut keys = vec![Key::exact(Table::TokensBySecret, tenancy, secret)];
+    if !token.auth_method.is_empty() {
+        // In the tenancy of the auth method, which may create tokens in other namespaces.
+        let of_method = token.method_tenancy();
+        let names = [
+            &*token.auth_method,
+            &*tenancy.namespace,
+            &*token.accessor_id,
+        ];
+        keys.push(Key::new(Table::TokensByMethod, &of_method, &names));
     }
-
-    fn modify_index(&self) -> u64 {
-        self.modify_index
-    }
+    keys
 }
 
-impl Row for FileServiceRow {
-    const TABLE: Table = Table::FileServices;
-
-    fn key(&self, tenancy: &Tenancy) -> Key {
-        Key::new(Self::TABLE, tenancy, &[&self.node, &self.id])
-    }
-
-    fn modify_index(&self) -> u64 {
-        self.modify_index
-    }
+fn indexes_of_policy(policy: &Policy, tenancy: &Tenancy) -> Vec<Key> {
+    vec![Key::new(Table::PoliciesByName, tenancy, &[&policy.name])]
 }
 
-impl Row for ConfigEntry {
-    const TABLE: Table = Table::ConfigEntries;
-
-    fn key(&self, tenancy: &Tenancy) -> Key {
-        let names = [self.kind().as_str(), self.name()];
-        Key::new(Self::TABLE, tenancy, &names)
-    }
-
-    /// Each entry is in the destination's tenancy, and contains that of the config entry.
-    fn indexes(&self, tenancy: &Tenancy) -> Vec<Key> {
-        let key = |to: ServiceName| {
-            let (kind, name) = (self.kind().as_str(), self.name());
-            let names = [
-                &*to.name,
-                kind,
-                name,
-                &tenancy.partition,
-                &tenancy.namespace,
-            ];
-            Key::new(Table::ConfigEntriesByDestination, &to.tenancy, &names)
-        };
-        self.destinations().into_iter().map(key).collect()
-    }
-
-    fn modify_index(&self) -> u64 {
-        ConfigEntry::modify_index(self)
-    }
+fn indexes_of_role(role: &Role, tenancy: &Tenancy) -> Vec<Key> {
+    vec![Key::new(Table::RolesByName, tenancy, &[&role.name])]
 }
 
-impl Row for Token {
-    const TABLE: Table = Table::Tokens;
-    const SECRET: bool = true;
-
-    fn key(&self, tenancy: &Tenancy) -> Key {
-        Key::new(Self::TABLE, tenancy, &[&self.accessor_id])
-    }
-
-    fn indexes(&self, tenancy: &Tenancy) -> Vec<Key> {
-        let secret = self.secret_id.expose();
-        let mut keys = vec![Key::exact(Table::TokensBySecret, tenancy, secret)];
-        if !self.auth_method.is_empty() {
-            // In the tenancy of the auth method, which may create tokens in other namespaces.
-            let of_method = self.method_tenancy();
-            let names = [&*self.auth_method, &*tenancy.namespace, &*self.accessor_id];
-            keys.push(Key::new(Table::TokensByMethod, &of_method, &names));
-        }
-        keys
-    }
-
-    fn modify_index(&self) -> u64 {
-        self.modify_index
-    }
+fn indexes_of_binding_rule(rule: &BindingRule, tenancy: &Tenancy) -> Vec<Key> {
+    let names = [&*rule.auth_method, &*rule.id];
+    vec![Key::new(Table::BindingRulesByMethod, tenancy, &names)]
 }
 
-impl Row for Policy {
-    const TABLE: Table = Table::Policies;
-
-    fn key(&self, tenancy: &Tenancy) -> Key {
-        Key::new(Self::TABLE, tenancy, &[&self.id])
+fn indexes_of_prepared_query(query: &PreparedQuery, tenancy: &Tenancy) -> Vec<Key> {
+    let mut keys = Vec::new();
+    if !query.name.is_empty() {
+        keys.push(Key::new(
+            Table::PreparedQueriesByName,
+            tenancy,
+            &[&query.name],
+        ));
     }
-
-    fn indexes(&self, tenancy: &Tenancy) -> Vec<Key> {
-        vec![Key::new(Table::PoliciesByName, tenancy, &[&self.name])]
+    if query.is_template() {
+        keys.push(Key::new(
+            Table::PreparedQueryTemplates,
+            tenancy,
+            &[&query.name],
+        ));
     }
-
-    fn modify_index(&self) -> u64 {
-        self.modify_index
+    if !query.session.is_empty() {
+        let names = [&*query.session, &*query.id];
+        keys.push(Key::new(Table::PreparedQueriesBySession, tenancy, &names));
     }
+    keys
 }
 
-impl Row for Role {
-    const TABLE: Table = Table::Roles;
-
-    fn key(&self, tenancy: &Tenancy) -> Key {
-        Key::new(Self::TABLE, tenancy, &[&self.id])
-    }
-
-    fn indexes(&self, tenancy: &Tenancy) -> Vec<Key> {
-        vec![Key::new(Table::RolesByName, tenancy, &[&self.name])]
-    }
-
-    fn modify_index(&self) -> u64 {
-        self.modify_index
-    }
+fn indexes_of_virtual_ip(row: &VirtualIpRow, tenancy: &Tenancy) -> Vec<Key> {
+    let key = |ip: &Ipv4Addr| Key::new(Table::ManualVirtualIps, tenancy, &[&ip.to_string()]);
+    row.manual.iter().map(key).collect()
 }
 
-impl Row for AuthMethod {
-    const TABLE: Table = Table::AuthMethods;
-    // The settings of some types contain a password or token.
-    const SECRET: bool = true;
-
-    fn key(&self, tenancy: &Tenancy) -> Key {
-        Key::new(Self::TABLE, tenancy, &[&self.name])
-    }
-
-    fn modify_index(&self) -> u64 {
-        self.modify_index
-    }
+fn indexes_of_kv(entry: &KvEntry, tenancy: &Tenancy) -> Vec<Key> {
+    let by_session = || Key::path(Table::KvBySession, tenancy, &[&entry.session], &entry.key);
+    let locked = !entry.session.is_empty();
+    locked.then(by_session).into_iter().collect()
 }
 
-impl Row for BindingRule {
-    const TABLE: Table = Table::BindingRules;
-
-    fn key(&self, tenancy: &Tenancy) -> Key {
-        Key::new(Self::TABLE, tenancy, &[&self.id])
+fn indexes_of_session(row: &SessionRow, tenancy: &Tenancy) -> Vec<Key> {
+    let session = &*row.session;
+    let Session { id, node, .. } = session;
+    let by_check = |namespace: &str, check: &str| {
+        let names = [node, namespace, check, id];
+        Key::new(Table::SessionsByCheck, tenancy, &names)
+    };
+    let mut keys = vec![Key::new(Table::SessionsByNode, tenancy, &[node, id])];
+    for check in session.checks.iter().chain(&session.node_checks) {
+        keys.push(by_check(&tenancy.namespace, check));
+        // It may be a node check, which is in the default namespace.
+        keys.push(by_check(&tenancy.of_partition().namespace, check));
     }
-
-    fn indexes(&self, tenancy: &Tenancy) -> Vec<Key> {
-        let names = [&*self.auth_method, &*self.id];
-        vec![Key::new(Table::BindingRulesByMethod, tenancy, &names)]
+    for check in session.service_checks.iter().flatten() {
+        let namespace = tenancy.in_namespace(&check.namespace).namespace;
+        keys.push(by_check(&namespace, &check.id));
     }
-
-    fn modify_index(&self) -> u64 {
-        self.modify_index
+    keys.dedup();
+    if session.time_to_live().is_some() {
+        let since = sortable(session.create_index);
+        let names = [&*since, &*tenancy.partition, id.as_str()];
+        keys.push(Key::new(Table::SessionsByChange, tenancy, &names));
     }
+    keys
 }
 
-impl Row for AutopilotConfiguration {
-    const TABLE: Table = Table::Autopilot;
-
-    fn key(&self, tenancy: &Tenancy) -> Key {
-        Key::new(Self::TABLE, tenancy, &[])
-    }
-
-    fn modify_index(&self) -> u64 {
-        self.modify_index
-    }
-}
-
-impl Row for Peering {
-    const TABLE: Table = Table::Peerings;
-    const SECRET: bool = true;
-
-    fn key(&self, tenancy: &Tenancy) -> Key {
-        Key::new(Self::TABLE, tenancy, &[&self.name])
-    }
-
-    fn modify_index(&self) -> u64 {
-        self.modify_index
-    }
-}
-
-impl Row for PreparedQuery {
-    const TABLE: Table = Table::PreparedQueries;
-    // It may contain the token for its execution.
-    const SECRET: bool = true;
-
-    fn key(&self, tenancy: &Tenancy) -> Key {
-        Key::new(Self::TABLE, tenancy, &[&self.id])
-    }
-
-    fn indexes(&self, tenancy: &Tenancy) -> Vec<Key> {
-        let key = |table| Key::new(table, tenancy, &[&self.name]);
-        let by_name = (!self.name.is_empty()).then(|| key(Table::PreparedQueriesByName));
-        let template = self
-            .is_template()
-            .then(|| key(Table::PreparedQueryTemplates));
-        let bound = !self.session.is_empty();
-        let by_session = bound.then(|| {
-            let names = [&*self.session, &*self.id];
-            Key::new(Table::PreparedQueriesBySession, tenancy, &names)
-        });
-        by_name
-            .into_iter()
-            .chain(template)
-            .chain(by_session)
-            .collect()
-    }
-
-    fn size(&self) -> usize {
-        PreparedQuery::size(self)
-    }
-
-    fn modify_index(&self) -> u64 {
-        self.modify_index
-    }
-}
-
-impl Row for CaRow {
-    const TABLE: Table = Table::Ca;
-    const SECRET: bool = true;
-
-    fn key(&self, tenancy: &Tenancy) -> Key {
-        Key::new(Self::TABLE, tenancy, &[])
-    }
-
-    fn modify_index(&self) -> u64 {
-        self.modify_index
-    }
-}
-
-impl Row for ManagementRow {
-    const TABLE: Table = Table::Management;
-
-    fn key(&self, tenancy: &Tenancy) -> Key {
-        Key::new(Self::TABLE, tenancy, &[])
-    }
-
-    fn modify_index(&self) -> u64 {
-        self.since
-    }
-}
-
-impl Row for VirtualIpRow {
-    const TABLE: Table = Table::VirtualIps;
-
-    fn key(&self, tenancy: &Tenancy) -> Key {
-        Key::new(Self::TABLE, tenancy, &[&self.service])
-    }
-
-    fn indexes(&self, tenancy: &Tenancy) -> Vec<Key> {
-        let key = |ip: &Ipv4Addr| Key::new(Table::ManualVirtualIps, tenancy, &[&ip.to_string()]);
-        self.manual.iter().map(key).collect()
-    }
-
-    fn modify_index(&self) -> u64 {
-        self.modify_index
-    }
-}
-
-impl Row for FreedVirtualIpRow {
-    const TABLE: Table = Table::FreedVirtualIps;
-
-    fn key(&self, tenancy: &Tenancy) -> Key {
-        Key::new(Self::TABLE, tenancy, &[&Self::name(self.ip)])
-    }
-
-    fn modify_index(&self) -> u64 {
-        self.modify_index
-    }
-}
-
-impl Row for LastVirtualIpRow {
-    const TABLE: Table = Table::LastVirtualIp;
-
-    fn key(&self, tenancy: &Tenancy) -> Key {
-        Key::new(Self::TABLE, tenancy, &[])
-    }
-
-    fn modify_index(&self) -> u64 {
-        self.modify_index
-    }
-}
-
-impl Row for KvEntry {
-    const TABLE: Table = Table::Kv;
-    // Values may contain applications' passwords.
-    const SECRET: bool = true;
-
-    fn key(&self, tenancy: &Tenancy) -> Key {
-        Key::path(Self::TABLE, tenancy, &[], &self.key)
-    }
-
-    fn indexes(&self, tenancy: &Tenancy) -> Vec<Key> {
-        let by_session = || Key::path(Table::KvBySession, tenancy, &[&self.session], &self.key);
-        let locked = !self.session.is_empty();
-        locked.then(by_session).into_iter().collect()
-    }
-
-    fn modify_index(&self) -> u64 {
-        self.modify_index
-    }
-}
-
-impl Row for SessionRow {
-    const TABLE: Table = Table::Sessions;
-
-    fn key(&self, tenancy: &Tenancy) -> Key {
-        Key::new(Self::TABLE, tenancy, &[&self.session.id])
-    }
-
-    fn indexes(&self, tenancy: &Tenancy) -> Vec<Key> {
-        let Session { id, node, .. } = &*self.session;
-        let by_check = |namespace: &str, check: &str| {
-            let names = [node, namespace, check, id];
-            Key::new(Table::SessionsByCheck, tenancy, &names)
-        };
-        let mut keys = vec![Key::new(Table::SessionsByNode, tenancy, &[node, id])];
-        for check in self.session.checks.iter().chain(&self.session.node_checks) {
-            keys.push(by_check(&tenancy.namespace, check));
-            // It may be a node check, which is in the default namespace.
-            keys.push(by_check(&tenancy.of_partition().namespace, check));
-        }
-        for check in self.session.service_checks.iter().flatten() {
-            let namespace = tenancy.in_namespace(&check.namespace).namespace;
-            keys.push(by_check(&namespace, &check.id));
-        }
-        keys.dedup();
-        if self.session.time_to_live().is_some() {
-            let since = sortable(self.session.create_index);
-            let names = [&*since, &*tenancy.partition, id.as_str()];
-            keys.push(Key::new(Table::SessionsByChange, tenancy, &names));
-        }
-        keys
-    }
-
-    fn modify_index(&self) -> u64 {
-        self.session.modify_index
-    }
-}
-
-impl Row for LockDelayRow {
-    const TABLE: Table = Table::LockDelays;
-
-    fn key(&self, tenancy: &Tenancy) -> Key {
-        Key::path(Self::TABLE, tenancy, &[], &self.key)
-    }
-
-    fn indexes(&self, tenancy: &Tenancy) -> Vec<Key> {
-        let since = sortable(self.modify_index);
-        let names = [&*since, &*tenancy.partition, &*tenancy.namespace];
-        let by_change = Key::path(Table::LockDelaysByChange, tenancy, &names, &self.key);
-        vec![by_change]
-    }
-
-    fn modify_index(&self) -> u64 {
-        self.modify_index
-    }
-}
-
-/// The network coordinate of a node.
-#[derive(Debug, Serialize, Deserialize)]
-pub(crate) struct CoordinateRow {
-    pub(crate) coordinate: Arc<NodeCoordinate>,
-    pub(crate) modify_index: u64,
-}
-
-impl Row for CoordinateRow {
-    const TABLE: Table = Table::Coordinates;
-
-    fn key(&self, tenancy: &Tenancy) -> Key {
-        Key::new(Self::TABLE, tenancy, &[&self.coordinate.node])
-    }
-
-    fn modify_index(&self) -> u64 {
-        self.modify_index
-    }
-}
-
-impl Row for CaConfiguration {
-    const TABLE: Table = Table::CaConfiguration;
-    // It may contain a private key, or a token for an external CA.
-    const SECRET: bool = true;
-
-    fn key(&self, tenancy: &Tenancy) -> Key {
-        Key::new(Self::TABLE, tenancy, &[])
-    }
-
-    fn modify_index(&self) -> u64 {
-        self.modify_index
-    }
-}
-
-impl Row for Namespace {
-    const TABLE: Table = Table::Namespaces;
-
-    fn key(&self, tenancy: &Tenancy) -> Key {
-        Key::new(Self::TABLE, tenancy, &[self.name.as_str()])
-    }
-
-    fn modify_index(&self) -> u64 {
-        self.modify_index
-    }
-}
-
-impl Row for Partition {
-    const TABLE: Table = Table::Partitions;
-
-    fn key(&self, tenancy: &Tenancy) -> Key {
-        Key::new(Self::TABLE, tenancy, &[self.name.as_str()])
-    }
-
-    fn modify_index(&self) -> u64 {
-        self.modify_index
-    }
+fn indexes_of_lock_delay(row: &LockDelayRow, tenancy: &Tenancy) -> Vec<Key> {
+    let since = sortable(row.modify_index);
+    let names = [&*since, &*tenancy.partition, &*tenancy.namespace];
+    vec![Key::path(
+        Table::LockDelaysByChange,
+        tenancy,
+        &names,
+        &row.key,
+    )]
 }

@@ -1,22 +1,13 @@
-//! The list of stored tables, and the decoding of their rows.
-//!
-//! A new row type is one `impl Row` and one line in `READERS`.
+//! The decoding of the rows of stored tables.
 
 use std::sync::Arc;
 
 use legate_identity::IdentityError;
-use legate_model::acl::{AuthMethod, BindingRule, Policy, Role, Token};
-use legate_model::{
-    AutopilotConfiguration, CaConfiguration, ConfigEntry, ConfigKind, HealthCheck, KvEntry,
-    Namespace, Node, Partition, Peering, PreparedQuery, Tenancy,
-};
+use legate_model::{ConfigKind, Tenancy};
 
 use crate::key::{Key, Scope, Table};
 use crate::row::{Row, Stored};
-use crate::rows::{
-    AgentCheckRow, CaRow, CoordinateRow, FileServiceRow, FreedVirtualIpRow, InstanceRow,
-    LastVirtualIpRow, LockDelayRow, ManagementRow, SessionRow, VirtualIpRow,
-};
+use crate::rows::STORED_TABLES;
 
 /// A stored row that cannot be decoded.
 #[derive(Debug, thiserror::Error)]
@@ -33,14 +24,14 @@ pub(crate) enum BadRow {
 
 /// The numbers of all stored tables, the first bytes of keys in a snapshot.
 pub fn stored_tables() -> impl Iterator<Item = u8> {
-    READERS.iter().map(|table| table.number)
+    STORED_TABLES.iter().map(|table| table.number)
 }
 
 /// Decodes the row of a key.
 pub(crate) fn decode(key: &Key, bytes: &[u8]) -> Result<Stored, BadRow> {
     let tenancy = key.tenancy().ok_or(BadRow::Key)?;
     let table = key.table();
-    let known = READERS.iter().find(|known| known.number == table);
+    let known = STORED_TABLES.iter().find(|known| known.number == table);
     let known = known.ok_or(BadRow::Table(table))?;
     Ok((known.read)(bytes, &tenancy)?)
 }
@@ -48,7 +39,9 @@ pub(crate) fn decode(key: &Key, bytes: &[u8]) -> Result<Stored, BadRow> {
 /// Whether a row is sealed in stored form: all rows of some tables, and `inline-certificate` config
 /// entries.
 pub(crate) fn is_secret(key: &Key) -> bool {
-    let table = READERS.iter().find(|table| table.number == key.table());
+    let table = STORED_TABLES
+        .iter()
+        .find(|table| table.number == key.table());
     if table.is_some_and(|table| table.secret) {
         return true;
     }
@@ -63,55 +56,28 @@ pub(crate) fn is_secret(key: &Key) -> bool {
 const TENANCY: usize = 3;
 
 /// A stored table.
-struct StoredTable {
+pub(crate) struct StoredTable {
     table: Table,
     number: u8,
     secret: bool,
     read: fn(&[u8], &Tenancy) -> serde_json::Result<Stored>,
 }
 
-/// All stored tables.
-const READERS: &[StoredTable] = &[
-    stored::<Node>(),
-    stored::<InstanceRow>(),
-    stored::<HealthCheck>(),
-    stored::<ConfigEntry>(),
-    stored::<Token>(),
-    stored::<AuthMethod>(),
-    stored::<BindingRule>(),
-    stored::<CaRow>(),
-    stored::<ManagementRow>(),
-    stored::<VirtualIpRow>(),
-    stored::<FreedVirtualIpRow>(),
-    stored::<LastVirtualIpRow>(),
-    stored::<Policy>(),
-    stored::<Role>(),
-    stored::<AgentCheckRow>(),
-    stored::<PreparedQuery>(),
-    stored::<KvEntry>(),
-    stored::<SessionRow>(),
-    stored::<LockDelayRow>(),
-    stored::<CoordinateRow>(),
-    stored::<AutopilotConfiguration>(),
-    stored::<Peering>(),
-    stored::<FileServiceRow>(),
-    stored::<CaConfiguration>(),
-    stored::<Namespace>(),
-    stored::<Partition>(),
-];
-
 /// The stored tables of one scope.
 pub(crate) fn tables(scope: Scope) -> impl Iterator<Item = Table> {
-    let tables = READERS.iter().map(|stored| stored.table);
+    let tables = STORED_TABLES.iter().map(|stored| stored.table);
     tables.filter(move |table| table.scope() == scope)
 }
 
-const fn stored<R: Row>() -> StoredTable {
-    StoredTable {
-        table: R::TABLE,
-        number: R::TABLE as u8,
-        secret: R::SECRET,
-        read: read::<R>,
+impl StoredTable {
+    /// The table of a type of rows.
+    pub(crate) const fn of<R: Row>() -> Self {
+        Self {
+            table: R::TABLE,
+            number: R::TABLE as u8,
+            secret: R::SECRET.is_some(),
+            read: read::<R>,
+        }
     }
 }
 
