@@ -1,14 +1,13 @@
 //! Health checks and the status that they report for an instance.
 
 use std::collections::BTreeMap;
-use std::fmt;
-use std::str::FromStr;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
 use crate::duration;
 use crate::json::shown::is_zero;
+use crate::named::named;
 use crate::tenancy::{NoPeer, TenancyName};
 
 /// Result of a check, from best to worst.
@@ -27,40 +26,18 @@ pub enum CheckStatus {
     Critical,
 }
 
-impl CheckStatus {
-    /// The name in JSON.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            CheckStatus::Passing => "passing",
-            CheckStatus::Warning => "warning",
-            CheckStatus::Critical => "critical",
-        }
-    }
-}
-
-impl fmt::Display for CheckStatus {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.as_str())
-    }
+named! {
+    CheckStatus {
+        Passing = "passing",
+        Warning = "warning",
+        Critical = "critical",
+    } UnknownStatus
 }
 
 /// A text that is not the name of a status.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} is not a check status: it must be passing, warning or critical")]
 pub struct UnknownStatus(String);
-
-impl FromStr for CheckStatus {
-    type Err = UnknownStatus;
-
-    fn from_str(text: &str) -> Result<Self, UnknownStatus> {
-        match text {
-            "passing" => Ok(CheckStatus::Passing),
-            "warning" => Ok(CheckStatus::Warning),
-            "critical" => Ok(CheckStatus::Critical),
-            _ => Err(UnknownStatus(text.to_owned())),
-        }
-    }
-}
 
 /// A check of a node or of one service instance.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]

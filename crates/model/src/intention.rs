@@ -10,6 +10,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 use crate::invalid::Invalid;
 use crate::jwt_requirement::JwtRequirement;
 use crate::name::{self, WILDCARD};
+use crate::named::named;
 use crate::schema;
 use crate::tenancy::{
     EVERY_TENANCY, Ignored, NoPeer, NotServed, ServiceName, Tenancy, TenancyName,
@@ -38,20 +39,8 @@ pub enum IntentionAction {
     Deny,
 }
 
-impl IntentionAction {
-    /// The name in JSON.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            IntentionAction::Allow => "allow",
-            IntentionAction::Deny => "deny",
-        }
-    }
-}
-
-impl std::fmt::Display for IntentionAction {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(self.as_str())
-    }
+named! {
+    IntentionAction { Allow = "allow", Deny = "deny" }
 }
 
 /// Action for requests that match conditions; the first matching permission applies.

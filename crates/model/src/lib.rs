@@ -32,6 +32,7 @@ mod kv;
 mod locality;
 mod meta;
 pub mod name;
+mod named;
 mod node;
 mod peering;
 mod prepared_query;

@@ -1,7 +1,8 @@
 //! The protocol of a service, which selects layer 4 or layer 7 handling.
 
-use std::fmt;
 use std::str::FromStr;
+
+use crate::named::named;
 
 /// Protocol of a service.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -22,17 +23,11 @@ pub enum Protocol {
 #[error("{0:?} is not a protocol: it must be tcp, http, http2 or grpc (or empty, which is tcp)")]
 pub struct UnknownProtocol(String);
 
-impl Protocol {
-    /// The name in configuration.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Protocol::Tcp => "tcp",
-            Protocol::Http => "http",
-            Protocol::Http2 => "http2",
-            Protocol::Grpc => "grpc",
-        }
-    }
+named! {
+    Protocol { Tcp = "tcp", Http = "http", Http2 = "http2", Grpc = "grpc" }
+}
 
+impl Protocol {
     /// Whether individual requests are processed, not only connections.
     pub const fn is_http(self) -> bool {
         !matches!(self, Protocol::Tcp)
@@ -49,18 +44,11 @@ impl FromStr for Protocol {
 
     /// Case-insensitive; empty means [`Protocol::Tcp`].
     fn from_str(text: &str) -> Result<Self, UnknownProtocol> {
-        match text.to_ascii_lowercase().as_str() {
-            "" | "tcp" => Ok(Protocol::Tcp),
-            "http" => Ok(Protocol::Http),
-            "http2" => Ok(Protocol::Http2),
-            "grpc" => Ok(Protocol::Grpc),
-            _ => Err(UnknownProtocol(text.to_owned())),
+        if text.is_empty() {
+            return Ok(Protocol::Tcp);
         }
-    }
-}
-
-impl fmt::Display for Protocol {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.as_str())
+        let named = |protocol: &Protocol| protocol.as_str().eq_ignore_ascii_case(text);
+        let found = Self::ALL.into_iter().find(named);
+        found.ok_or_else(|| UnknownProtocol(text.to_owned()))
     }
 }

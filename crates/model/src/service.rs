@@ -7,6 +7,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::json::shown::is_zero;
 use crate::locality::Locality;
+use crate::named::named;
 use crate::proxy::ConnectProxy;
 use crate::tenancy::{NoPeer, Tenancy, TenancyName};
 
@@ -36,19 +37,18 @@ pub enum ServiceKind {
     ApiGateway,
 }
 
-impl ServiceKind {
-    /// The name in JSON; empty for [`ServiceKind::Typical`].
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            ServiceKind::Typical => "",
-            ServiceKind::ConnectProxy => "connect-proxy",
-            ServiceKind::MeshGateway => "mesh-gateway",
-            ServiceKind::TerminatingGateway => "terminating-gateway",
-            ServiceKind::IngressGateway => "ingress-gateway",
-            ServiceKind::ApiGateway => "api-gateway",
-        }
+named! {
+    ServiceKind {
+        Typical = "",
+        ConnectProxy = "connect-proxy",
+        MeshGateway = "mesh-gateway",
+        TerminatingGateway = "terminating-gateway",
+        IngressGateway = "ingress-gateway",
+        ApiGateway = "api-gateway",
     }
+}
 
+impl ServiceKind {
     /// Whether it is a gateway.
     pub const fn is_gateway(self) -> bool {
         !matches!(self, ServiceKind::Typical | ServiceKind::ConnectProxy)

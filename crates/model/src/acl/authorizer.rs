@@ -10,7 +10,6 @@
 //! is consulted.
 
 use std::collections::BTreeMap;
-use std::str::FromStr;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
@@ -20,9 +19,11 @@ use crate::acl::rules::{Rule, Rules};
 use crate::acl::scope::Scope;
 use crate::acl::trie::Trie;
 use crate::name::WILDCARD;
+use crate::named::named;
 use crate::tenancy::Tenancy;
 
-/// Decision for requests that no rule covers.
+/// Decision for requests that no rule covers. The name is that in configuration and in
+/// `X-Consul-Default-ACL-Policy`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum DefaultPolicy {
@@ -33,38 +34,14 @@ pub enum DefaultPolicy {
     Deny,
 }
 
-impl DefaultPolicy {
-    /// The name in configuration and in `X-Consul-Default-ACL-Policy`.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            DefaultPolicy::Allow => "allow",
-            DefaultPolicy::Deny => "deny",
-        }
-    }
-}
-
-impl std::fmt::Display for DefaultPolicy {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(self.as_str())
-    }
+named! {
+    DefaultPolicy { Allow = "allow", Deny = "deny" } UnknownDefaultPolicy
 }
 
 /// A text that is not the name of a default policy.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} is not a default policy: it must be allow or deny")]
 pub struct UnknownDefaultPolicy(String);
-
-impl FromStr for DefaultPolicy {
-    type Err = UnknownDefaultPolicy;
-
-    fn from_str(text: &str) -> Result<Self, UnknownDefaultPolicy> {
-        match text {
-            "allow" => Ok(DefaultPolicy::Allow),
-            "deny" => Ok(DefaultPolicy::Deny),
-            _ => Err(UnknownDefaultPolicy(text.to_owned())),
-        }
-    }
-}
 
 /// Decides what one token permits in one tenancy. Cheap to clone.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -365,69 +342,14 @@ impl Authorizer {
         sees || self.namespace(name, Access::Read)
     }
 
-    /// Create, change and delete a namespace of this partition.
-    pub fn namespace_write(&self, name: &str) -> bool {
-        self.namespace(name, Access::Write)
-    }
-
-    /// Read a partition.
-    pub fn partition_read(&self, name: &str) -> bool {
-        self.partition(name, Access::Read)
-    }
-
-    /// Create, change and delete a partition.
-    pub fn partition_write(&self, name: &str) -> bool {
-        self.partition(name, Access::Write)
-    }
-
-    /// Read instances of a service.
-    pub fn service_read(&self, service: &str) -> bool {
-        self.named(Resource::Service, service, Access::Read)
-    }
-
-    /// Register instances of a service and act as it: obtain its certificates and configuration.
-    pub fn service_write(&self, service: &str) -> bool {
-        self.named(Resource::Service, service, Access::Write)
-    }
-
     /// Write at least one service of the tenancy, as some lists require.
     pub fn service_write_any(&self) -> bool {
         self.trie(Resource::Service, |trie| trie.any(Access::Write))
     }
 
-    /// Read a node.
-    pub fn node_read(&self, node: &str) -> bool {
-        self.node(node, Access::Read)
-    }
-
     /// Read every node.
     pub fn node_read_all(&self) -> bool {
         self.nodes(Access::Read, |trie| trie.all(Access::Read))
-    }
-
-    /// Register a node.
-    pub fn node_write(&self, node: &str) -> bool {
-        self.node(node, Access::Write)
-    }
-
-    /// Read the settings and metrics of the server or agent with this name.
-    pub fn agent_read(&self, node: &str) -> bool {
-        self.mesh_named(Resource::Agent, node, Access::Read)
-    }
-
-    /// Manage the server or agent with this name: its tokens, and shutting it down.
-    pub fn agent_write(&self, node: &str) -> bool {
-        self.mesh_named(Resource::Agent, node, Access::Write)
-    }
-
-    /// Read the intentions of a destination; `*` means those of any service.
-    pub fn intention_read(&self, destination: &str) -> bool {
-        self.intention(destination, Access::Read)
-    }
-
-    /// Change the intentions of a destination; `*` means those of every service.
-    pub fn intention_write(&self, destination: &str) -> bool {
-        self.intention(destination, Access::Write)
     }
 
     fn intention(&self, destination: &str, wanted: Access) -> bool {
@@ -438,104 +360,9 @@ impl Authorizer {
         }
     }
 
-    /// Read a prepared query by name.
-    pub fn query_read(&self, name: &str) -> bool {
-        self.mesh_named(Resource::Query, name, Access::Read)
-    }
-
-    /// Change a prepared query by name.
-    pub fn query_write(&self, name: &str) -> bool {
-        self.mesh_named(Resource::Query, name, Access::Write)
-    }
-
-    /// Read a key.
-    pub fn key_read(&self, key: &str) -> bool {
-        self.named(Resource::Key, key, Access::Read)
-    }
-
-    /// List the keys with a prefix.
-    pub fn key_list(&self, prefix: &str) -> bool {
-        self.named(Resource::Key, prefix, Access::List)
-    }
-
-    /// Change a key.
-    pub fn key_write(&self, key: &str) -> bool {
-        self.named(Resource::Key, key, Access::Write)
-    }
-
     /// Change every key with a prefix.
     pub fn key_write_prefix(&self, prefix: &str) -> bool {
         self.trie(Resource::Key, |trie| trie.below(prefix, Access::Write))
-    }
-
-    /// Read the sessions of a node.
-    pub fn session_read(&self, node: &str) -> bool {
-        self.named(Resource::Session, node, Access::Read)
-    }
-
-    /// Create, renew and destroy sessions of a node.
-    pub fn session_write(&self, node: &str) -> bool {
-        self.named(Resource::Session, node, Access::Write)
-    }
-
-    /// Read events with a name.
-    pub fn event_read(&self, name: &str) -> bool {
-        self.mesh_named(Resource::Event, name, Access::Read)
-    }
-
-    /// Fire events with a name.
-    pub fn event_write(&self, name: &str) -> bool {
-        self.mesh_named(Resource::Event, name, Access::Write)
-    }
-
-    /// Read mesh-wide settings.
-    pub fn mesh_read(&self) -> bool {
-        self.operated(Resource::Mesh, Access::Read)
-    }
-
-    /// Change mesh-wide settings.
-    pub fn mesh_write(&self) -> bool {
-        self.operated(Resource::Mesh, Access::Write)
-    }
-
-    /// Read operator data, such as the autopilot configuration.
-    pub fn operator_read(&self) -> bool {
-        self.mesh_whole(Resource::Operator, Access::Read)
-    }
-
-    /// Change operator data, such as the autopilot configuration.
-    pub fn operator_write(&self) -> bool {
-        self.mesh_whole(Resource::Operator, Access::Write)
-    }
-
-    /// Read peerings with other clusters.
-    pub fn peering_read(&self) -> bool {
-        self.operated(Resource::Peering, Access::Read)
-    }
-
-    /// Change peerings with other clusters.
-    pub fn peering_write(&self) -> bool {
-        self.operated(Resource::Peering, Access::Write)
-    }
-
-    /// Read the gossip keyring.
-    pub fn keyring_read(&self) -> bool {
-        self.mesh_whole(Resource::Keyring, Access::Read)
-    }
-
-    /// Change the gossip keyring.
-    pub fn keyring_write(&self) -> bool {
-        self.mesh_whole(Resource::Keyring, Access::Write)
-    }
-
-    /// Read tokens, policies, roles, auth methods and binding rules.
-    pub fn acl_read(&self) -> bool {
-        self.acl(Access::Read)
-    }
-
-    /// Change tokens, policies, roles, auth methods and binding rules.
-    pub fn acl_write(&self) -> bool {
-        self.acl(Access::Write)
     }
 
     /// Access data that contains secrets of every tenant, whichever tenancy is current: full
@@ -581,4 +408,81 @@ impl Authorizer {
             }
         })
     }
+}
+
+/// Defines the questions about permissions: the name and argument of each, and how it is decided.
+macro_rules! questions {
+    ($($(#[$about:meta])* $question:ident($($name:ident)?) = $decide:ident($($with:expr),*);)*) => {
+        impl Authorizer {
+            $(
+                $(#[$about])*
+                pub fn $question(&self $(, $name: &str)?) -> bool {
+                    self.$decide($($with),*)
+                }
+            )*
+        }
+    };
+}
+
+questions! {
+    /// Create, change and delete a namespace of this partition.
+    namespace_write(name) = namespace(name, Access::Write);
+    /// Read a partition.
+    partition_read(name) = partition(name, Access::Read);
+    /// Create, change and delete a partition.
+    partition_write(name) = partition(name, Access::Write);
+    /// Read instances of a service.
+    service_read(service) = named(Resource::Service, service, Access::Read);
+    /// Register instances of a service and act as it: obtain its certificates and configuration.
+    service_write(service) = named(Resource::Service, service, Access::Write);
+    /// Read a node.
+    node_read(node) = node(node, Access::Read);
+    /// Register a node.
+    node_write(node) = node(node, Access::Write);
+    /// Read the settings and metrics of the server or agent with this name.
+    agent_read(node) = mesh_named(Resource::Agent, node, Access::Read);
+    /// Manage the server or agent with this name: its tokens, and shutting it down.
+    agent_write(node) = mesh_named(Resource::Agent, node, Access::Write);
+    /// Read the intentions of a destination; `*` means those of any service.
+    intention_read(destination) = intention(destination, Access::Read);
+    /// Change the intentions of a destination; `*` means those of every service.
+    intention_write(destination) = intention(destination, Access::Write);
+    /// Read a prepared query by name.
+    query_read(name) = mesh_named(Resource::Query, name, Access::Read);
+    /// Change a prepared query by name.
+    query_write(name) = mesh_named(Resource::Query, name, Access::Write);
+    /// Read a key.
+    key_read(key) = named(Resource::Key, key, Access::Read);
+    /// List the keys with a prefix.
+    key_list(prefix) = named(Resource::Key, prefix, Access::List);
+    /// Change a key.
+    key_write(key) = named(Resource::Key, key, Access::Write);
+    /// Read the sessions of a node.
+    session_read(node) = named(Resource::Session, node, Access::Read);
+    /// Create, renew and destroy sessions of a node.
+    session_write(node) = named(Resource::Session, node, Access::Write);
+    /// Read events with a name.
+    event_read(name) = mesh_named(Resource::Event, name, Access::Read);
+    /// Fire events with a name.
+    event_write(name) = mesh_named(Resource::Event, name, Access::Write);
+    /// Read mesh-wide settings.
+    mesh_read() = operated(Resource::Mesh, Access::Read);
+    /// Change mesh-wide settings.
+    mesh_write() = operated(Resource::Mesh, Access::Write);
+    /// Read operator data, such as the autopilot configuration.
+    operator_read() = mesh_whole(Resource::Operator, Access::Read);
+    /// Change operator data, such as the autopilot configuration.
+    operator_write() = mesh_whole(Resource::Operator, Access::Write);
+    /// Read peerings with other clusters.
+    peering_read() = operated(Resource::Peering, Access::Read);
+    /// Change peerings with other clusters.
+    peering_write() = operated(Resource::Peering, Access::Write);
+    /// Read the gossip keyring.
+    keyring_read() = mesh_whole(Resource::Keyring, Access::Read);
+    /// Change the gossip keyring.
+    keyring_write() = mesh_whole(Resource::Keyring, Access::Write);
+    /// Read tokens, policies, roles, auth methods and binding rules.
+    acl_read() = acl(Access::Read);
+    /// Change tokens, policies, roles, auth methods and binding rules.
+    acl_write() = acl(Access::Write);
 }

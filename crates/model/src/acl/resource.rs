@@ -1,6 +1,6 @@
 //! Resources, names and access levels of rules.
 
-use std::fmt;
+use crate::named::named;
 
 /// Access level of a rule. Ordered by precedence among rules for the same names; deny takes
 /// precedence over all others.
@@ -19,19 +19,8 @@ pub enum Access {
 impl Access {
     /// Parses an access level. Names are case-insensitive, as in Consul.
     pub(super) fn parse(text: &str) -> Option<Self> {
-        [Access::Read, Access::List, Access::Write, Access::Deny]
-            .into_iter()
-            .find(|access| access.as_str().eq_ignore_ascii_case(text))
-    }
-
-    /// The name in rules.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Access::Read => "read",
-            Access::List => "list",
-            Access::Write => "write",
-            Access::Deny => "deny",
-        }
+        let named = |access: &Access| access.as_str().eq_ignore_ascii_case(text);
+        Self::ALL.into_iter().find(named)
     }
 
     /// Whether a rule of this level permits `wanted`.
@@ -42,6 +31,10 @@ impl Access {
             (Access::Read | Access::List | Access::Deny, _) => false,
         }
     }
+}
+
+named! {
+    Access { Read = "read", List = "list", Write = "write", Deny = "deny" }
 }
 
 /// Resource kinds of rules.
@@ -68,47 +61,27 @@ pub enum Resource {
     Session,
 }
 
-impl Resource {
-    /// All resources.
-    pub const ALL: [Resource; 15] = [
-        Resource::Acl,
-        Resource::Agent,
-        Resource::Event,
-        Resource::Intention,
-        Resource::Key,
-        Resource::Keyring,
-        Resource::Mesh,
-        Resource::Namespace,
-        Resource::Node,
-        Resource::Operator,
-        Resource::Partition,
-        Resource::Peering,
-        Resource::Query,
-        Resource::Service,
-        Resource::Session,
-    ];
-
-    /// The name in rules, permissions and permission checks.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Resource::Acl => "acl",
-            Resource::Agent => "agent",
-            Resource::Event => "event",
-            Resource::Intention => "intention",
-            Resource::Key => "key",
-            Resource::Keyring => "keyring",
-            Resource::Mesh => "mesh",
-            Resource::Namespace => "namespace",
-            Resource::Node => "node",
-            Resource::Operator => "operator",
-            Resource::Partition => "partition",
-            Resource::Peering => "peering",
-            Resource::Query => "query",
-            Resource::Service => "service",
-            Resource::Session => "session",
-        }
+named! {
+    Resource {
+        Acl = "acl",
+        Agent = "agent",
+        Event = "event",
+        Intention = "intention",
+        Key = "key",
+        Keyring = "keyring",
+        Mesh = "mesh",
+        Namespace = "namespace",
+        Node = "node",
+        Operator = "operator",
+        Partition = "partition",
+        Peering = "peering",
+        Query = "query",
+        Service = "service",
+        Session = "session",
     }
+}
 
+impl Resource {
     /// Whether rules apply to names. Otherwise one rule covers the whole resource.
     pub const fn has_names(self) -> bool {
         !matches!(
@@ -137,12 +110,6 @@ impl Resource {
     /// Finds a resource by name.
     pub fn parse(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|one| one.as_str() == name)
-    }
-}
-
-impl fmt::Display for Resource {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.as_str())
     }
 }
 
