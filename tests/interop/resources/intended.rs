@@ -214,7 +214,10 @@ fn routes_of_gateways(name: &str, value: &mut Value) {
     };
     for host in hosts.iter_mut() {
         let domain = host["domains"][0].take();
-        if host["name"].as_str().is_some_and(|name| name.starts_with("edge-")) {
+        if host["name"]
+            .as_str()
+            .is_some_and(|name| name.starts_with("edge-"))
+        {
             host["name"] = domain.clone();
         }
         host["domains"][0] = domain;
@@ -233,7 +236,12 @@ fn shares(weighted: &mut Value) {
         fields.remove("totalWeight");
     }
     let weight = |cluster: &Value| cluster["weight"].as_u64().unwrap_or_default();
-    let sum: u64 = weighted["clusters"].as_array().into_iter().flatten().map(weight).sum();
+    let sum: u64 = weighted["clusters"]
+        .as_array()
+        .into_iter()
+        .flatten()
+        .map(weight)
+        .sum();
     for cluster in items(&mut weighted["clusters"]) {
         cluster["weight"] = json!(weight(cluster) * 10_000 / sum.max(1));
     }

@@ -258,7 +258,9 @@ impl Driver<'_> {
             }
             Job::SweepTokens(live) => {
                 let sidecars = self.auth_method.map(|name| self.method(name));
-                let components = self.component_auth_method.map(|name| self.component_method(name));
+                let components = self
+                    .component_auth_method
+                    .map(|name| self.component_method(name));
                 for method in sidecars.iter().chain(&components) {
                     let swept = tokens::sweep(method, self.client, &live, self.lead).await;
                     if let Err(error) = swept {

@@ -36,7 +36,11 @@ pub(super) fn registration(context: &Context<'_>, kind: &str) -> Result<Registra
         "ingress-gateway" => {
             gateway["Port"] = INGRESS_PORT.into();
             gateway["TaggedAddresses"] = tagged(context, INGRESS_PORT)?;
-            let every = if pod.ip.contains(':') { "::" } else { "0.0.0.0" };
+            let every = if pod.ip.contains(':') {
+                "::"
+            } else {
+                "0.0.0.0"
+            };
             config.insert("envoy_gateway_no_default_bind".to_owned(), true.into());
             config.insert(
                 "envoy_gateway_bind_addresses".to_owned(),

@@ -33,7 +33,10 @@ fn without_certificates_nothing_is_made() {
         leaf: Arc::new(lost),
         ..web()
     };
-    assert_eq!(error(&no_key), GenerateError::NoLeaf("service web".to_owned()));
+    assert_eq!(
+        error(&no_key),
+        GenerateError::NoLeaf("service web".to_owned())
+    );
 
     let mut empty = Arc::unwrap_or_clone(roots("one"));
     empty.roots.clear();

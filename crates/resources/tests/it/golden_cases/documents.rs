@@ -142,7 +142,10 @@ impl Documents {
     /// Node and ID of the proxy.
     pub(crate) fn proxy_id(&self) -> (&str, &str) {
         let field = |field: &str| self.proxy.as_ref()?.get(field)?.as_str();
-        let gateway = self.gateway.as_ref().and_then(|one| one["Service"].as_str());
+        let gateway = self
+            .gateway
+            .as_ref()
+            .and_then(|one| one["Service"].as_str());
         (
             field("Node").unwrap_or("n1"),
             field("ID").or(gateway).unwrap_or("web-sidecar-proxy"),

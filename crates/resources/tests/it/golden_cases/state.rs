@@ -63,7 +63,9 @@ impl Documents {
             return Err(Refused(format!("no registration of {proxy}")));
         }
         let snapshot = snapshot_of(&txn, &proxy, &config, |id| {
-            let name = id.service().map_or("the gateway", |service| service.name.as_ref());
+            let name = id
+                .service()
+                .map_or("the gateway", |service| service.name.as_ref());
             Some(Arc::new(leaf_of(id, name, "first")))
         });
         let snapshot = snapshot.map_err(|error| refused("the proxy")(&error))?;
