@@ -37,6 +37,7 @@ const TABLE: &[(&str, &str, Reported)] = &[
             "ingress-gateway",
             "api-gateway",
             "mesh-gateway",
+            "terminating-gateway",
         ]),
     ),
     (
@@ -47,6 +48,7 @@ const TABLE: &[(&str, &str, Reported)] = &[
             "ingress-gateway",
             "api-gateway",
             "mesh-gateway",
+            "terminating-gateway",
         ]),
     ),
     ("ServiceDefinition", "Token", ALL),
@@ -82,11 +84,6 @@ const TABLE: &[(&str, &str, Reported)] = &[
     ),
     ("Redirect", "Peer", ALL),
     ("FailoverTarget", "Peer", ALL),
-    (
-        "LinkedService",
-        "CAFile CertFile KeyFile SNI DisableAutoHostRewrite",
-        ALL,
-    ),
 ];
 
 /// The keys that the server uses to build resources, or the dataplane to build Envoy's bootstrap.
@@ -105,6 +102,7 @@ const PROXY_CONFIG: Reported = Keys(&[
     "envoy_local_cluster_json",
     "envoy_public_listener_json",
     "envoy_bootstrap_json_tpl",
+    "envoy_dns_discovery_type",
     "envoy_dogstatsd_url",
     "envoy_extra_static_clusters_json",
     "envoy_extra_static_listeners_json",
@@ -112,6 +110,10 @@ const PROXY_CONFIG: Reported = Keys(&[
     "envoy_gateway_bind_addresses",
     "envoy_gateway_bind_tagged_addresses",
     "envoy_gateway_no_default_bind",
+    "envoy_gateway_remote_tcp_enable_keepalive",
+    "envoy_gateway_remote_tcp_keepalive_interval",
+    "envoy_gateway_remote_tcp_keepalive_probes",
+    "envoy_gateway_remote_tcp_keepalive_time",
     "envoy_mesh_gateway_bind_addresses",
     "envoy_mesh_gateway_bind_tagged_addresses",
     "envoy_mesh_gateway_no_default_bind",

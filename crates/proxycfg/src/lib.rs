@@ -23,6 +23,7 @@ mod config;
 mod driver;
 mod egress;
 mod error;
+mod external;
 pub mod gateways;
 mod kinds;
 mod lease;
@@ -45,8 +46,12 @@ pub use chain::{Instances, ResolvedChain, StoredEntries};
 pub use config::ManagerConfig;
 pub use egress::{Destination, Destinations};
 pub use error::{Ended, WatchError};
+pub use external::{External, Place};
 pub use gateways::{Exposed, ExposedPort, ExposedService, MeshService, MeshServices};
-pub use kinds::{ApiGateway, IngressGateway, Kind, MeshGateway, Sidecar, snapshot_of};
+pub use kinds::{
+    ApiGateway, IngressGateway, Kind, MeshGateway, Represented, Sidecar, TerminatingGateway,
+    snapshot_of,
+};
 /// Part of snapshots; exported here so that later stages need not depend on the CA.
 pub use legate_ca::{Leaf, LeafHolder, LeafId};
 pub use manager::{Manager, Preview};

@@ -7,7 +7,7 @@
 use std::sync::Arc;
 
 use legate_ca::Leaf;
-use legate_model::{CheckServiceNode, HealthCheck, Node, ServiceInstance};
+use legate_model::{CheckServiceNode, HealthCheck, Node, ServiceInstance, ServiceKind};
 
 /// How to compare values that readers of a store share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,6 +46,8 @@ pub(crate) fn registration(a: &ServiceInstance, b: &ServiceInstance) -> bool {
         && a.socket_path == b.socket_path
         && a.locality == b.locality
         && a.proxy == b.proxy
+        // Gateways may listen on them.
+        && (a.kind == ServiceKind::ConnectProxy || a.tagged_addresses == b.tagged_addresses)
 }
 
 /// Whether callers see the same instances in the same order.

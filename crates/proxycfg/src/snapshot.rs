@@ -8,7 +8,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use legate_intentions::Action;
-use legate_model::{CaRoots, Mesh, ServiceInstance, Tenancy, TrustDomain};
+use legate_model::{CaRoots, Mesh, ServiceInstance, ServiceName, Tenancy, TrustDomain};
 
 use crate::kinds::Kind;
 use crate::value::{Value, values};
@@ -76,6 +76,30 @@ values! {
 }
 
 impl Snapshot {
+    /// The snapshot of a terminating gateway without the services for which `may` is false; `None`
+    /// if nothing is left out. Each of its services has its own certificate.
+    #[must_use]
+    pub fn restricted(&self, may: impl Fn(&ServiceName) -> bool) -> Option<Self> {
+        let Kind::TerminatingGateway(own) = &self.kind else {
+            return None;
+        };
+        Some(Self {
+            proxy: self.proxy.clone(),
+            kind: Kind::TerminatingGateway(own.restricted(may)?),
+        })
+    }
+
+    /// Whether terminating gateways represent the same services. True for other proxies.
+    #[must_use]
+    pub fn has_same_services(&self, other: &Self) -> bool {
+        match (&self.kind, &other.kind) {
+            (Kind::TerminatingGateway(own), Kind::TerminatingGateway(other)) => {
+                own.has_same_services(other)
+            }
+            _ => true,
+        }
+    }
+
     /// About how many values the proxy's resources are made from, not counting what every proxy
     /// has: for a sidecar the upstreams with their instances, the intentions with their
     /// permissions, and the lists of the registration. The cost of making the resources grows with

@@ -37,8 +37,23 @@ struct Input<'a> {
 struct Target {
     address: IpAddr,
     port: u16,
-    healthy: bool,
-    weight: u32,
+    health: Health,
+}
+
+/// Whether an instance gets traffic, and its share.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Health {
+    pub(crate) is_healthy: bool,
+    pub(crate) weight: u32,
+}
+
+impl Health {
+    pub(crate) fn status(self) -> HealthStatus {
+        match self.is_healthy {
+            true => HealthStatus::Healthy,
+            false => HealthStatus::Unhealthy,
+        }
+    }
 }
 
 /// The endpoints of a cluster. Without instances the assignment is empty, so that Envoy does not
@@ -101,6 +116,15 @@ fn of_list(
 fn target(instance: &CheckServiceNode, only_passing: bool) -> Option<Target> {
     let (address, port) = instance.address();
     let address = address.parse().ok().filter(|_| port != 0)?;
+    Some(Target {
+        address,
+        port,
+        health: health(instance, only_passing),
+    })
+}
+
+/// The health of an instance by its checks.
+pub(crate) fn health(instance: &CheckServiceNode, only_passing: bool) -> Health {
     let weights = instance.service.weights;
     let has = |status| instance.checks.iter().any(|check| check.status == status);
     let warns = has(CheckStatus::Warning);
@@ -108,13 +132,11 @@ fn target(instance: &CheckServiceNode, only_passing: bool) -> Option<Target> {
         true => weights.warning,
         false => weights.passing,
     };
-    Some(Target {
-        address,
-        port,
+    Health {
         // Envoy has no weight of zero, so that such an instance counts as unhealthy.
-        healthy: weight > 0 && !has(CheckStatus::Critical) && !(warns && only_passing),
+        is_healthy: weight > 0 && !has(CheckStatus::Critical) && !(warns && only_passing),
         weight: weight.clamp(1, MAX_WEIGHT),
-    })
+    }
 }
 
 fn build(input: &Input<'_>) -> ClusterLoadAssignment {
@@ -128,19 +150,14 @@ fn build(input: &Input<'_>) -> ClusterLoadAssignment {
 
 fn endpoints(targets: &[Target]) -> Vec<LbEndpoint> {
     let endpoints = targets.iter().map(|target| {
-        let health = if target.healthy {
-            HealthStatus::Healthy
-        } else {
-            HealthStatus::Unhealthy
-        };
         let bind = Bind::Socket {
             address: target.address,
             port: target.port,
         };
         LbEndpoint {
-            health_status: health.into(),
+            health_status: target.health.status().into(),
             load_balancing_weight: Some(UInt32Value {
-                value: target.weight,
+                value: target.health.weight,
             }),
             host_identifier: Some(lb_endpoint::HostIdentifier::Endpoint(at(&bind))),
             ..LbEndpoint::default()

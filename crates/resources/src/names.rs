@@ -128,8 +128,17 @@ pub(crate) fn passthrough_cluster(sni: &str) -> String {
 /// The cluster of one address of a service outside the mesh, also the server name (SNI) that
 /// gateways match. Named as in Consul.
 pub(crate) fn destination_cluster(proxy: &Proxy, service: &str, address: &str) -> String {
-    let name = format!("{}.{service}", Destination::label(address));
-    let name = ServiceName::new(&proxy.id.tenancy, &name);
+    destination_of(
+        proxy,
+        &ServiceName::new(&proxy.id.tenancy, service),
+        address,
+    )
+}
+
+/// The same for a service of any namespace.
+pub(crate) fn destination_of(proxy: &Proxy, service: &ServiceName, address: &str) -> String {
+    let name = format!("{}.{}", Destination::label(address), service.name);
+    let name = ServiceName::new(&service.tenancy, &name);
     let sni = sni::service(&name, &proxy.datacenter, &proxy.trust_domain);
     format!("destination.{sni}")
 }
@@ -137,6 +146,28 @@ pub(crate) fn destination_cluster(proxy: &Proxy, service: &str, address: &str) -
 /// The routes for services outside the mesh that speak HTTP on one port, named as in Consul.
 pub(crate) fn destination_routes(proxy: &Proxy, port: u16) -> String {
     destination_cluster(proxy, "~http", &port.to_string())
+}
+
+/// The server name (SNI) of a service or, if it is not empty, of one of its subsets. A terminating
+/// gateway names the cluster, endpoints and routes by it.
+pub(crate) fn subset(proxy: &Proxy, service: &ServiceName, subset: &str) -> String {
+    let sni = sni::service(service, &proxy.datacenter, &proxy.trust_domain);
+    match subset {
+        "" => sni,
+        subset => format!("{subset}.{sni}"),
+    }
+}
+
+/// The secret with the certificate of a service that a terminating gateway represents.
+pub(crate) fn leaf_of(proxy: &Proxy, service: &ServiceName) -> String {
+    format!("{LEAF} of {}", subset(proxy, service, ""))
+}
+
+/// A service in statistics. As in Consul.
+pub(crate) fn service_filter(proxy: &Proxy, service: &ServiceName) -> String {
+    let ServiceName { tenancy, name } = service;
+    let (namespace, partition) = (&tenancy.namespace, &tenancy.partition);
+    format!("{name}.{namespace}.{partition}.{}", proxy.datacenter)
 }
 
 /// The name of an upstream in statistics: `<service>.<namespace>.<partition>.<datacenter>`, or the

@@ -15,8 +15,9 @@ use envoy_types::pb::envoy::config::route::v3::{
     route_match,
 };
 use envoy_types::pb::google::protobuf::{Any, BoolValue};
-use legate_model::InstanceRateLimits;
+use legate_model::{InstanceRateLimits, LoadBalancer};
 
+use crate::balancing;
 use crate::duration::proto_duration;
 use crate::encode::{self, EncodedResource};
 use crate::error::GenerateError;
@@ -52,6 +53,53 @@ pub(crate) fn public(
     };
     memo.get(&input, |input| {
         Ok(encode::resource(PUBLIC_LISTENER, &build(input), &[]))
+    })
+}
+
+/// Routes to a service outside the mesh.
+#[derive(Debug)]
+pub(crate) struct ExternalRoutes<'a> {
+    /// The service's cluster, which is also the name of the routes.
+    pub(crate) cluster: &'a str,
+    pub(crate) balancer: Option<&'a LoadBalancer>,
+    /// `None` means Envoy's default of 15 s.
+    pub(crate) timeout: Option<Duration>,
+    /// Whether requests get the host name of the instance.
+    pub(crate) rewrites_host: bool,
+    /// Whether Envoy refuses the routes without their cluster.
+    pub(crate) validates_clusters: bool,
+}
+
+/// Routes of a terminating gateway: requests that intentions allow, to one service.
+pub(crate) fn external(
+    memo: &Memo,
+    access: rbac::Access<'_>,
+    routes: &ExternalRoutes<'_>,
+    warnings: &mut Vec<String>,
+) -> Result<Arc<EncodedResource>, GenerateError> {
+    let access = access.requests(warnings)?;
+    memo.get(&(&access, format!("{routes:?}")), |_| {
+        let rewritten = BoolValue { value: true };
+        let action = RouteAction {
+            timeout: routes.timeout.map(proto_duration),
+            hash_policy: balancing::hash_policies(routes.balancer),
+            host_rewrite_specifier: routes.rewrites_host.then_some(
+                route_action::HostRewriteSpecifier::AutoHostRewrite(rewritten),
+            ),
+            retry_policy: Some(retry::policy()),
+            ..to_cluster(routes.cluster)
+        };
+        let mut host = virtual_host(routes.cluster, action);
+        host.typed_per_filter_config = HashMap::from([(HTTP_RBAC.to_owned(), access.clone())]);
+        // The service must not set the header itself.
+        host.response_headers_to_remove = vec![retry::NOT_SENT.to_owned()];
+        let configuration = RouteConfiguration {
+            validate_clusters: routes
+                .validates_clusters
+                .then_some(BoolValue { value: true }),
+            ..configuration(routes.cluster, host)
+        };
+        Ok(encode::resource(routes.cluster, &configuration, &[]))
     })
 }
 

@@ -13,10 +13,11 @@ use legate_proxycfg::gateways::api::{CertificateSource, GatewayCertificate};
 use crate::encode::{self, EncodedResource};
 use crate::error::GenerateError;
 use crate::memo::Memo;
-use crate::names::{LEAF, ROOTS};
+use crate::names::ROOTS;
 
 #[derive(Hash)]
 struct LeafInput<'a> {
+    name: &'a str,
     certificates: &'a str,
     key: &'a str,
 }
@@ -26,9 +27,14 @@ struct RootsInput<'a> {
     certificates: Vec<&'a str>,
 }
 
-/// The service's own certificate and key.
-pub(crate) fn leaf(memo: &Memo, leaf: &Leaf) -> Result<Arc<EncodedResource>, GenerateError> {
+/// A service's certificate and key, as the secret of this name.
+pub(crate) fn leaf(
+    memo: &Memo,
+    name: &str,
+    leaf: &Leaf,
+) -> Result<Arc<EncodedResource>, GenerateError> {
     let input = LeafInput {
+        name,
         certificates: &leaf.cert_pem,
         key: leaf.key_pem.expose(),
     };
@@ -41,7 +47,10 @@ pub(crate) fn leaf(memo: &Memo, leaf: &Leaf) -> Result<Arc<EncodedResource>, Gen
             private_key: Some(inline(input.key)),
             ..TlsCertificate::default()
         };
-        Ok(encode(LEAF, secret::Type::TlsCertificate(certificate)))
+        Ok(encode(
+            input.name,
+            secret::Type::TlsCertificate(certificate),
+        ))
     })
 }
 

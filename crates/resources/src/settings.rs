@@ -191,12 +191,20 @@ impl UpstreamSettings {
 }
 
 /// Parses values and collects warnings.
-struct Reader<'a> {
+pub(crate) struct Reader<'a> {
     at: String,
     warnings: &'a mut Vec<String>,
 }
 
-impl Reader<'_> {
+impl<'a> Reader<'a> {
+    /// `at` names the map in warnings.
+    pub(crate) fn new(at: &str, warnings: &'a mut Vec<String>) -> Self {
+        Self {
+            at: at.to_owned(),
+            warnings,
+        }
+    }
+
     fn take<T>(&mut self, read: Result<Option<T>, OpaqueError>) -> Option<T> {
         read.unwrap_or_else(|error| {
             self.warnings
@@ -205,7 +213,7 @@ impl Reader<'_> {
         })
     }
 
-    fn text(&mut self, config: &Opaque, key: &str) -> Option<String> {
+    pub(crate) fn text(&mut self, config: &Opaque, key: &str) -> Option<String> {
         let read = opaque::text(config, key).map(|text| text.map(Into::into));
         self.take(read)
     }
@@ -215,7 +223,7 @@ impl Reader<'_> {
         self.text(config, key).filter(|text| !text.is_empty())
     }
 
-    fn count(&mut self, config: &Opaque, key: &str) -> Option<u32> {
+    pub(crate) fn count(&mut self, config: &Opaque, key: &str) -> Option<u32> {
         self.take(opaque::count(config, key))
     }
 
@@ -232,7 +240,7 @@ impl Reader<'_> {
     }
 
     /// Milliseconds. As in Consul, negative numbers are ignored silently.
-    fn millis(&mut self, config: &Opaque, key: &str) -> Option<Duration> {
+    pub(crate) fn millis(&mut self, config: &Opaque, key: &str) -> Option<Duration> {
         let millis = self.take(opaque::integer(config, key))?;
         u64::try_from(millis).ok().map(Duration::from_millis)
     }
@@ -251,6 +259,33 @@ impl Reader<'_> {
         self.take(read)
             .map(GoDuration::to_duration)
             .filter(|duration| !duration.is_zero())
+    }
+
+    /// A boolean, in any form that Go's `strconv.ParseBool` accepts.
+    pub(crate) fn flag(&mut self, config: &Opaque, key: &str) -> bool {
+        match opaque::lookup(config, key) {
+            None => false,
+            Some(Value::Bool(is)) => *is,
+            Some(Value::Number(number)) => number.as_f64() != Some(0.0),
+            Some(Value::String(text)) => match text.as_str() {
+                "1" | "t" | "T" | "true" | "TRUE" | "True" => true,
+                "" | "0" | "f" | "F" | "false" | "FALSE" | "False" => false,
+                _ => self.unusable(config, key, "true or false"),
+            },
+            Some(_) => self.unusable(config, key, "true or false"),
+        }
+    }
+
+    /// The default instead of a value, with a warning.
+    pub(crate) fn unusable<T: Default>(
+        &mut self,
+        config: &Opaque,
+        key: &str,
+        wanted: &'static str,
+    ) -> T {
+        let found = opaque::lookup(config, key).unwrap_or(&Value::Null);
+        let error = OpaqueError::new(key, found, wanted);
+        self.take(Err::<Option<T>, _>(error)).unwrap_or_default()
     }
 
     fn balance(&mut self, config: &Opaque, key: &str) -> bool {

@@ -126,8 +126,9 @@ fn cipher(name: &str) -> Option<&'static str> {
     })
 }
 
-/// The socket of the public listener: clients must present a certificate of the mesh.
-pub(crate) fn downstream(settings: &TlsSettings, alpn: &[&str]) -> TransportSocket {
+/// The socket for callers of a service, whose certificate is the secret `leaf`: they must present a
+/// certificate of the mesh.
+pub(crate) fn downstream(settings: &TlsSettings, leaf: &str, alpn: &[&str]) -> TransportSocket {
     use common_tls_context::ValidationContextType;
     let context = DownstreamTlsContext {
         common_tls_context: Some(CommonTlsContext {
@@ -135,7 +136,7 @@ pub(crate) fn downstream(settings: &TlsSettings, alpn: &[&str]) -> TransportSock
             validation_context_type: Some(ValidationContextType::ValidationContextSdsSecretConfig(
                 sds(ROOTS),
             )),
-            ..common(settings)
+            ..common(settings, leaf)
         }),
         require_client_certificate: Some(BoolValue { value: true }),
         ..DownstreamTlsContext::default()
@@ -168,7 +169,7 @@ pub(crate) fn upstream(settings: &TlsSettings, sni: &str, identity: &str) -> Tra
             validation_context_type: Some(ValidationContextType::CombinedValidationContext(
                 combined,
             )),
-            ..common(settings)
+            ..common(settings, LEAF)
         }),
         sni: sni.to_owned(),
         ..UpstreamTlsContext::default()
@@ -176,10 +177,10 @@ pub(crate) fn upstream(settings: &TlsSettings, sni: &str, identity: &str) -> Tra
     socket(encode::any(&context))
 }
 
-fn common(settings: &TlsSettings) -> CommonTlsContext {
+fn common(settings: &TlsSettings, leaf: &str) -> CommonTlsContext {
     CommonTlsContext {
         tls_params: Some(settings.parameters()),
-        tls_certificate_sds_secret_configs: vec![sds(LEAF)],
+        tls_certificate_sds_secret_configs: vec![sds(leaf)],
         ..CommonTlsContext::default()
     }
 }

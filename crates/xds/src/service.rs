@@ -54,6 +54,13 @@ pub trait StreamAuthorizer: Send + Sync + 'static {
     /// # Errors
     /// The final status of the stream, usually `UNAUTHENTICATED` or `PERMISSION_DENIED`.
     fn authorize(&self, token: &str, snapshot: &Snapshot) -> Result<(), Status>;
+
+    /// The part of this configuration that the token may receive: without the services of a
+    /// terminating gateway whose certificates it may not have. `None` if it may receive all.
+    ///
+    /// # Errors
+    /// As [`StreamAuthorizer::authorize`].
+    fn permitted(&self, token: &str, snapshot: &Snapshot) -> Result<Option<Snapshot>, Status>;
 }
 
 /// Settings of the service.
@@ -185,7 +192,7 @@ enum Phase {
     Init,
     /// The proxy is known, but its first snapshot is not complete yet.
     Pending(Watched),
-    /// The client receives the configuration of the latest snapshot.
+    /// The client receives the configuration of the latest snapshot, as far as its token permits.
     Running(Watched, Arc<Snapshot>),
 }
 
@@ -217,6 +224,8 @@ struct Driver<S> {
     /// Deadline for the request that identifies the proxy.
     named_by: Instant,
     configuration: Configuration,
+    /// The latest snapshot, of which the client may receive a part only.
+    whole: Option<Arc<Snapshot>>,
     /// `None` before the proxy is known.
     status: Option<Connected>,
 }
@@ -240,6 +249,7 @@ impl<S> Driver<S> {
             token_check,
             named_by: Instant::now() + FIRST_REQUEST,
             configuration,
+            whole: None,
             status: None,
         }
     }
@@ -313,7 +323,10 @@ where
         match event {
             Event::End => return Ok(()),
             Event::Stop => return Err(stopping()),
-            Event::CheckToken => self.check_token()?,
+            Event::CheckToken => {
+                self.check_token()?;
+                self.check_parts()?;
+            }
             Event::Request(request) => self.on_request(*request)?,
             Event::Snapshot(Some(snapshot)) => self.on_snapshot(snapshot)?,
             Event::Snapshot(None) => return Err(self.ended()),
@@ -371,8 +384,36 @@ where
 
     fn on_snapshot(&mut self, snapshot: Arc<Snapshot>) -> Result<(), Status> {
         self.shared.authorizer.authorize(&self.token, &snapshot)?;
+        self.whole = Some(Arc::clone(&snapshot));
+        let permitted = self.permitted(&snapshot)?;
+        self.make(permitted);
+        Ok(())
+    }
+
+    fn make(&mut self, snapshot: Arc<Snapshot>) {
         if let Phase::Pending(watched) | Phase::Running(watched, _) = &self.phase {
             self.configuration.make(snapshot, watched.snapshots.share());
+        }
+    }
+
+    /// The part of a snapshot that the token permits.
+    fn permitted(&self, snapshot: &Arc<Snapshot>) -> Result<Arc<Snapshot>, Status> {
+        let authorizer = &self.shared.authorizer;
+        let part = authorizer.permitted(&self.token, snapshot)?;
+        Ok(part.map_or_else(|| Arc::clone(snapshot), Arc::new))
+    }
+
+    /// Makes the configuration again if the token permits another part of it than before.
+    fn check_parts(&mut self) -> Result<(), Status> {
+        let (Phase::Running(_, current), Some(whole)) = (&self.phase, &self.whole) else {
+            return Ok(());
+        };
+        if self.configuration.is_making() {
+            return Ok(());
+        }
+        let permitted = self.permitted(whole)?;
+        if !permitted.has_same_services(current) {
+            self.make(permitted);
         }
         Ok(())
     }
@@ -381,6 +422,11 @@ where
         if Configuration::is_large(&snapshot) {
             // The token may have lost its rights during the generation.
             self.shared.authorizer.authorize(&self.token, &snapshot)?;
+            let permitted = self.permitted(&snapshot)?;
+            if !permitted.has_same_services(&snapshot) {
+                self.make(permitted);
+                return Ok(());
+            }
         }
         let resources = self.configuration.adopt(&snapshot, set)?;
         if let Some(status) = &self.status {

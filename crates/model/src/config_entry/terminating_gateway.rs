@@ -1,7 +1,4 @@
 //! `terminating-gateway`: the services outside the mesh that a gateway connects to.
-//!
-//! Used to find the gateways of a destination. The gateway's own proxy is not served, and neither are
-//! the settings for its connections to the services.
 
 use std::collections::BTreeSet;
 

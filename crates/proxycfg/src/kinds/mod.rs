@@ -10,6 +10,7 @@ pub(crate) mod leaves;
 mod mesh_gateway;
 mod proxy;
 mod sidecar;
+mod terminating_gateway;
 
 use std::sync::Arc;
 
@@ -22,6 +23,7 @@ pub use self::ingress_gateway::IngressGateway;
 use self::leaves::Leaves;
 pub use self::mesh_gateway::MeshGateway;
 pub use self::sidecar::Sidecar;
+pub use self::terminating_gateway::{Represented, TerminatingGateway};
 use crate::config::ManagerConfig;
 use crate::error::WatchError;
 use crate::same::Compare;
@@ -126,6 +128,8 @@ kinds! {
     ApiGateway, api_gateway, ApiGateway;
     /// A gateway between networks.
     MeshGateway, mesh_gateway, MeshGateway;
+    /// A gateway to services outside the mesh.
+    TerminatingGateway, terminating_gateway, TerminatingGateway;
 }
 
 /// What a kind computes its values from.

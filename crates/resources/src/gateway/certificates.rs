@@ -30,7 +30,7 @@ pub(crate) fn unit<'a>(
         Type::Secret,
         || LEAF.to_owned(),
         same_leaf,
-        |_| made(secret::leaf(memo, leaf)),
+        |_| made(secret::leaf(memo, LEAF, leaf)),
     );
     unit.part(
         Type::Secret,

@@ -4,7 +4,11 @@
 pub(crate) mod bind;
 pub(crate) mod certificates;
 pub(crate) mod cluster;
+pub(crate) mod external;
 pub(crate) mod http;
 pub(crate) mod listener;
+pub(crate) mod origination;
 pub(crate) mod rules;
+pub(crate) mod settings;
+pub(crate) mod terminating;
 pub(crate) mod tls;

@@ -8,10 +8,13 @@ mod ingress_gateway;
 mod mesh_gateway;
 mod services;
 mod sidecar;
+mod terminating_gateway;
 mod transparent;
 mod upstream;
 
-use legate_proxycfg::{ApiGateway, IngressGateway, Kind, MeshGateway, Sidecar, Snapshot};
+use legate_proxycfg::{
+    ApiGateway, IngressGateway, Kind, MeshGateway, Sidecar, Snapshot, TerminatingGateway,
+};
 
 use crate::composer::Composer;
 
@@ -35,6 +38,10 @@ pub(crate) fn compose(composer: &mut Composer<'_>, snapshot: &Snapshot, last: Op
         Kind::MeshGateway(own) => {
             let last = last.and_then(|last| Some((&last.proxy, MeshGateway::of(last)?)));
             mesh_gateway::compose(composer, proxy, own, last);
+        }
+        Kind::TerminatingGateway(own) => {
+            let last = last.and_then(|last| Some((&last.proxy, TerminatingGateway::of(last)?)));
+            terminating_gateway::compose(composer, proxy, own, last);
         }
     }
 }

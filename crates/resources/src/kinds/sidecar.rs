@@ -168,7 +168,7 @@ fn own_side(composer: &mut Composer<'_>, now: View<'_>, same: Same, settings: &S
         Type::Secret,
         || LEAF.to_owned(),
         same.leaf,
-        |_| made(secret::leaf(memo, &own.leaf)),
+        |_| made(secret::leaf(memo, LEAF, &own.leaf)),
     );
     unit.part(
         Type::Secret,

@@ -3,6 +3,7 @@
 
 pub(crate) mod exposed;
 mod guards;
+pub(crate) mod inbound;
 pub(crate) mod normalization;
 pub(crate) mod outbound;
 pub(crate) mod public;

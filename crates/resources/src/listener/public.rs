@@ -1,17 +1,10 @@
-//! The public listener, for the mesh: authenticates and authorizes callers, and proxies to the
-//! application.
-//!
-//! Callers without a certificate of the mesh fail the TLS handshake. Access rules precede every
-//! filter that reaches the application. Rules for requests are part of the routes, which Envoy
-//! receives separately from the listener: until then, and for requests without a route, everything
-//! is denied. Rules for connections are part of the listener. Envoy evaluates them on the first
-//! bytes of the caller, so that data that a server sends first is not held back.
+//! The public listener, for the mesh: authenticates and authorizes callers ([`inbound`]), and proxies
+//! to the application.
 //!
 //! In transparent mode, permissive `MutualTLSMode` also admits captured connections to the
 //! application's own port, without TLS and without access rules.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use envoy_types::pb::envoy::config::core::v3::TrafficDirection;
 use envoy_types::pb::envoy::config::listener::v3::{
@@ -21,32 +14,27 @@ use envoy_types::pb::envoy::extensions::filters::http::header_to_metadata::v3::{
     Config as HeaderToMetadata, config,
 };
 use envoy_types::pb::envoy::extensions::filters::network::connection_limit::v3::ConnectionLimit;
-use envoy_types::pb::envoy::extensions::filters::network::http_connection_manager::v3::{
-    HttpConnectionManager, Rds, http_connection_manager,
-};
 use envoy_types::pb::envoy::r#type::matcher::v3::{RegexMatchAndSubstitute, RegexMatcher};
-use envoy_types::pb::google::protobuf::{Any, BoolValue, UInt32Value, UInt64Value};
+use envoy_types::pb::google::protobuf::{Any, UInt32Value, UInt64Value};
 use legate_model::{
     ConnectProxy, InstanceRateLimits, MutualTlsMode, Protocol, ProxyMode, ServiceInstance,
 };
 use legate_proxycfg::{Proxy, Sidecar};
 
 use crate::custom;
-use crate::duration::proto_duration;
 use crate::encode::{self, EncodedResource};
 use crate::error::GenerateError;
 use crate::jwt;
 use crate::listener::guards::{self, Guards};
+use crate::listener::inbound::{self, Access, Dialing, Inbound};
 use crate::listener::normalization::Normalization;
-use crate::listener::{self, Bind, RouteSpecifier};
+use crate::listener::{self, Bind};
 use crate::memo::Memo;
 use crate::names::{
-    CONNECTION_LIMIT, HEADER_TO_METADATA, HTTP_RBAC, JWT_AUTHN, LOCAL_APP, NETWORK_RBAC,
-    PUBLIC_LISTENER,
+    CONNECTION_LIMIT, HEADER_TO_METADATA, JWT_AUTHN, LEAF, LOCAL_APP, PUBLIC_LISTENER,
 };
 use crate::rate_limit;
 use crate::rbac;
-use crate::retry;
 use crate::settings::{PUBLIC_LISTENER_JSON, ProxySettings};
 use crate::telemetry::Telemetry;
 use crate::tls::{self, TlsSettings};
@@ -74,34 +62,15 @@ const INTENTIONS: &str = "legate.intentions";
 /// The statistics prefix of the filter chain for plain connections, as in Consul.
 const PERMISSIVE_STATS: &str = "permissive_public_listener";
 
-/// The level of the access rules.
-#[derive(Hash)]
-enum Access {
-    /// Rules for connections.
-    Connections(Any),
-    /// Rules for requests, which are in the routes.
-    Requests {
-        /// Envoy's initial fetch timeout for the routes; `None` means its default of 15 s.
-        fetch_timeout: Option<Duration>,
-        /// The filter config that verifies tokens, if the rules require some.
-        tokens: Option<Any>,
-    },
-}
-
 #[derive(Hash)]
 struct Input<'a> {
     bind: Bind,
-    protocol: Protocol,
-    access: Access,
-    tls: TlsSettings,
+    inbound: Inbound<'a>,
     max_connections: u32,
     exact_balance: bool,
-    forward_caller: bool,
-    normalization: Normalization,
     /// The application's port, if plain connections to it are admitted.
     open_port: Option<u16>,
     rate_limits: Option<&'a InstanceRateLimits>,
-    telemetry: &'a Telemetry,
     name: &'a str,
 }
 
@@ -118,35 +87,35 @@ pub(crate) fn listener(
         return written(memo, proxy, sidecar, text, warnings);
     }
     let bind = bind(&proxy.instance, settings)?;
-    let sanitize = mesh
-        .and_then(|mesh| mesh.http.as_ref())
-        .is_some_and(|http| http.sanitize_x_forwarded_client_cert);
-    let access = if sidecar.protocol.is_http() {
-        Access::Requests {
-            fetch_timeout: settings.fetch_timeout,
-            tokens: jwt::filter(&sidecar.jwt_providers)?,
-        }
-    } else {
-        Access::Connections(
-            rbac::Access::of_sidecar(proxy, sidecar).connections(sidecar.protocol, warnings)?,
-        )
+    let rules = rbac::Access::of_sidecar(proxy, sidecar);
+    let inbound = Inbound {
+        stats: PUBLIC_LISTENER.into(),
+        protocol: sidecar.protocol,
+        access: Access::of(rules, sidecar.protocol, settings.fetch_timeout, warnings)?,
+        cluster: LOCAL_APP.into(),
+        dialing: Dialing {
+            attempts: 1,
+            hash_source_ip: false,
+        },
+        routes: PUBLIC_LISTENER.into(),
+        leaf: LEAF.into(),
+        tls: TlsSettings::incoming(mesh)?,
+        alpn: alpn(sidecar.protocol),
+        forward_caller: inbound::forwards_callers(mesh) && sidecar.protocol != Protocol::Grpc,
+        normalization: Normalization::read(mesh)?,
+        telemetry: &settings.telemetry,
     };
     let input = Input {
         name: &format!("{PUBLIC_LISTENER}:{}", bind.suffix()),
         bind,
-        protocol: sidecar.protocol,
-        access,
-        tls: TlsSettings::incoming(mesh)?,
+        inbound,
         max_connections: settings.max_inbound_connections,
         exact_balance: settings.balance_inbound,
-        forward_caller: !sanitize && sidecar.protocol != Protocol::Grpc,
-        normalization: Normalization::read(mesh)?,
         open_port: open_port(&proxy.instance.proxy),
         rate_limits: proxy.instance.proxy.rate_limits.as_ref(),
-        telemetry: &settings.telemetry,
     };
     memo.get(&input, |input| {
-        let routes: &[&str] = match input.access {
+        let routes: &[&str] = match input.inbound.access {
             Access::Requests { .. } => &[PUBLIC_LISTENER],
             Access::Connections(_) => &[],
         };
@@ -207,7 +176,7 @@ fn written(
             filters.map(filter).collect()
         };
         let guards = Guards {
-            tls: tls::downstream(&input.tls, alpn(input.protocol)),
+            tls: tls::downstream(&input.tls, LEAF, alpn(input.protocol)),
             connections: input.connections.clone(),
             requests: input.requests.as_ref().map(filters),
             normalization: input.normalization,
@@ -270,27 +239,15 @@ pub(crate) fn bind_to(
 
 fn build(input: &Input<'_>) -> Listener {
     let limit = (input.max_connections > 0).then(|| connection_limit(input.max_connections));
-    let filters = match &input.access {
-        Access::Requests {
-            fetch_timeout,
-            tokens,
-        } => {
-            let manager = manager(input, *fetch_timeout, tokens.clone());
-            let http = listener::http_connection(&manager);
-            limit.into_iter().chain([http]).collect()
-        }
-        Access::Connections(rules) => {
-            let access = listener::network_filter(NETWORK_RBAC, rules.clone());
-            let proxy = listener::tcp_proxy(PUBLIC_LISTENER, LOCAL_APP, 1, false, input.telemetry);
-            [access].into_iter().chain(limit).chain([proxy]).collect()
-        }
-    };
-    let chain = FilterChain {
-        filters,
-        transport_socket: Some(tls::downstream(&input.tls, alpn(input.protocol))),
-        ..FilterChain::default()
-    };
-    let plain = input.open_port.map(|port| plain(port, input.telemetry));
+    let limits = input.rate_limits.map(rate_limit::filter);
+    let callers = input
+        .inbound
+        .forward_caller
+        .then(|| listener::http_filter(HEADER_TO_METADATA, encode::any(&caller_metadata())));
+    let between = limits.into_iter().chain(callers).collect();
+    let chain = inbound::chain(&input.inbound, limit, between);
+    let telemetry = input.inbound.telemetry;
+    let plain = input.open_port.map(|port| plain(port, telemetry));
     let listener_filters = plain.is_some().then(listener::original_destination);
     Listener {
         listener_filters: listener_filters.into_iter().collect(),
@@ -299,7 +256,7 @@ fn build(input: &Input<'_>) -> Listener {
             &input.bind,
             TrafficDirection::Inbound,
             input.exact_balance,
-            input.telemetry,
+            telemetry,
             [chain].into_iter().chain(plain).collect(),
         )
     }
@@ -338,50 +295,6 @@ fn connection_limit(most: u32) -> Filter {
         ..ConnectionLimit::default()
     };
     listener::network_filter(CONNECTION_LIMIT, encode::any(&config))
-}
-
-fn manager(
-    input: &Input<'_>,
-    fetch_timeout: Option<Duration>,
-    tokens: Option<Any>,
-) -> HttpConnectionManager {
-    use http_connection_manager::{ForwardClientCertDetails, SetCurrentClientCertDetails};
-    // Before the rules, which check the claims that it stores.
-    let tokens = tokens.map(|config| listener::http_filter(JWT_AUTHN, config));
-    let access = listener::http_filter(HTTP_RBAC, rbac::no_requests());
-    let mut filters: Vec<_> = tokens.into_iter().chain([access]).collect();
-    filters.extend(input.rate_limits.map(rate_limit::filter));
-    if input.forward_caller {
-        filters.push(listener::http_filter(
-            HEADER_TO_METADATA,
-            encode::any(&caller_metadata()),
-        ));
-    }
-    let routes = RouteSpecifier::Rds(Rds {
-        config_source: Some(tls::ads(fetch_timeout.map(proto_duration))),
-        route_config_name: PUBLIC_LISTENER.to_owned(),
-    });
-    let mut manager = listener::connection_manager(
-        PUBLIC_LISTENER,
-        input.protocol,
-        routes,
-        input.telemetry,
-        filters,
-    );
-    manager.local_reply_config = Some(retry::replies());
-    if input.forward_caller {
-        manager.forward_client_cert_details = ForwardClientCertDetails::AppendForward.into();
-        manager.set_current_client_cert_details = Some(SetCurrentClientCertDetails {
-            subject: Some(BoolValue { value: true }),
-            cert: true,
-            chain: true,
-            dns: true,
-            uri: true,
-            ..SetCurrentClientCertDetails::default()
-        });
-    }
-    input.normalization.apply(&mut manager);
-    manager
 }
 
 /// The filter that splits the caller's identity into metadata.

@@ -58,6 +58,13 @@ impl StreamAuthorizer for Tokens {
         let tenancy = &snapshot.proxy.id.tenancy;
         self.service_write(token, tenancy, snapshot.proxy.instance.identity())
     }
+
+    /// A terminating gateway presents the certificates of its services.
+    fn permitted(&self, token: &str, snapshot: &Snapshot) -> Result<Option<Snapshot>, Status> {
+        let access = auth::authorizer(&self.rights, token)?;
+        Ok(snapshot
+            .restricted(|service| access.within(&service.tenancy).service_write(&service.name)))
+    }
 }
 
 impl Tokens {

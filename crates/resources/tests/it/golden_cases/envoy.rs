@@ -105,20 +105,14 @@ impl Envoy {
         clusters.push(server(CONTROL_PLANE));
         clusters.extend(inlined.servers.iter().map(|name| server(name)));
         let (pem, key) = (&self.certificate, &self.key);
-        // The certificates that a gateway presents may be in files, which do not exist here.
-        let certificates = of("Secrets")
-            .into_iter()
-            .filter(|(name, _)| name != "roots");
-        let mut secrets: Vec<Value> = certificates
-            .map(|(name, _)| {
-                json!({"name": name, "tlsCertificate": {
-                    "certificateChain": {"inlineString": pem}, "privateKey": {"inlineString": key},
-                }})
-            })
-            .collect();
-        secrets.push(json!({
-            "name": "roots", "validationContext": {"trustedCa": {"inlineString": pem}},
-        }));
+        // With a real certificate, whatever the source of the secret is.
+        let secret = |secret: Value| match secret.get("tlsCertificate") {
+            Some(_) => json!({"name": secret["name"], "tlsCertificate": {
+                "certificateChain": {"inlineString": pem}, "privateKey": {"inlineString": key},
+            }}),
+            None => json!({"name": secret["name"],
+                "validationContext": {"trustedCa": {"inlineString": pem}}}),
+        };
         Ok(json!({
             "node": {"id": "web", "cluster": "web"},
             // As in the bootstrap documents of sidecars.
@@ -132,7 +126,7 @@ impl Envoy {
             "staticResources": {
                 "clusters": clusters,
                 "listeners": values(listeners).collect::<Vec<_>>(),
-                "secrets": secrets,
+                "secrets": values(of("Secrets")).map(secret).collect::<Vec<_>>(),
             },
         }))
     }
