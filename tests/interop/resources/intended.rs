@@ -537,6 +537,11 @@ pub(super) const FIELDS: &[Field] = &[
         reason: "an IPv6 address is in brackets where it is a host",
     },
     Field {
+        at: ".circuitBreakers",
+        cases: &["mesh_gateway_empty_limits"],
+        reason: "limits that are not set are those of Envoy; in Consul they are 0, which allows nothing",
+    },
+    Field {
         at: ".outlierDetection",
         cases: &["ingress_failover"],
         reason: "a cluster that fails over has no instances to eject; its members have",

@@ -1,5 +1,6 @@
 //! The services that are reached in the mesh, with the instances of each of their subsets.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -55,22 +56,35 @@ impl PartialEq for MeshService {
     }
 }
 
-/// The services of the current partition that have instances in the mesh. As in Consul, a service
-/// that is only the destination of a proxy, and not registered itself, is not one of them.
+/// The services of the current partition that have instances in the mesh, including those that only
+/// their proxies name.
 pub(crate) fn mesh_services(txn: &ReadTxn<'_>) -> Arc<MeshServices> {
     txn.shared("services in the mesh", "", |txn| {
         let mut all = Vec::new();
         for tenancy in txn.tenancies_here() {
             txn.in_tenancy(&tenancy, |txn| {
-                let names = txn.shared("service names", "", |txn| {
-                    txn.services().into_keys().collect::<Vec<_>>()
-                });
+                let names = txn.shared("names of services and destinations", "", names);
                 let services = names.iter().map(|name| mesh_service(txn, name));
                 all.extend(services.filter_map(|one| (*one).clone()));
             });
         }
         MeshServices(all)
     })
+}
+
+/// The names of the services of the current tenancy, in the spelling of an instance.
+fn names(txn: &ReadTxn<'_>) -> Vec<String> {
+    let mut all = BTreeMap::new();
+    for (_, instance) in txn.instances_with_nodes() {
+        let destination = instance.destination().map(str::to_owned);
+        for name in [Some(instance.service.clone()), destination]
+            .into_iter()
+            .flatten()
+        {
+            all.entry(name.to_ascii_lowercase()).or_insert(name);
+        }
+    }
+    all.into_values().collect()
 }
 
 /// A service of the current tenancy, `None` without instances in the mesh.
