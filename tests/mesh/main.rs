@@ -30,6 +30,7 @@ mod settings;
 mod spans;
 mod state_dir;
 mod tenants;
+mod terminating;
 mod tokens;
 mod traffic;
 mod transparent;

@@ -1,0 +1,88 @@
+//! Terminating gateways: services in the mesh reach services outside it, as far as the intentions of
+//! those allow.
+
+use std::net::SocketAddr;
+
+use http::Method;
+use legate_tests::mesh::NODE;
+use legate_tests::{Mesh, MeshOptions, ServiceSpec, client, eventually};
+use serde_json::{Value, json};
+
+const CALLER: ServiceSpec = ServiceSpec {
+    service: "web",
+    instance: "web",
+    protocol: "http",
+    upstreams: &["maps", "raw"],
+};
+
+/// Registers a service without a sidecar.
+async fn outside(mesh: &Mesh, name: &str, protocol: &str, address: SocketAddr) {
+    mesh.entry(json!({"Kind": "service-defaults", "Name": name, "Protocol": protocol}))
+        .await;
+    let instance = json!({
+        "ID": name, "Service": name, "Address": address.ip(), "Port": address.port(),
+    });
+    mesh.catalog(json!({"Service": instance})).await;
+}
+
+/// Calls an upstream of the caller until it answers like this: a status and the name of the
+/// instance; `None` for a closed connection.
+async fn settle(mesh: &Mesh, index: u16, wanted: Option<(u16, &str)>) {
+    let upstream = mesh.upstream("web", index);
+    let ask = || async move {
+        let (status, text) = client::get(upstream, "/").await.ok()?;
+        let body: Value = serde_json::from_str(&text).unwrap_or_default();
+        let instance = body["instance"].as_str().unwrap_or_default().to_owned();
+        Some((status.as_u16(), instance))
+    };
+    let is = |got: &Option<(u16, String)>| {
+        got.as_ref().map(|(status, name)| (*status, name.as_str())) == wanted
+    };
+    eventually(&format!("upstream {index} answers {wanted:?}"), ask, is).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn services_outside_are_reached_as_their_intentions_allow() {
+    let mut mesh = Mesh::start(MeshOptions::default()).await;
+    for (name, protocol) in [("maps", "http"), ("raw", "tcp")] {
+        let address = mesh.application(name);
+        mesh.outsider(name, address).await;
+        outside(&mesh, name, protocol, address).await;
+    }
+    let services = json!([{"Name": "maps"}, {"Name": "raw"}]);
+    let entry =
+        |services| json!({"Kind": "terminating-gateway", "Name": "egress", "Services": services});
+    mesh.entry(entry(services)).await;
+    let gateway = mesh
+        .add_gateway("terminating-gateway", "egress", json!({}))
+        .await;
+    let caller = mesh.add(&CALLER).await;
+
+    // Requests are refused, connections closed.
+    settle(&mesh, 0, Some((403, ""))).await;
+    settle(&mesh, 1, None).await;
+    mesh.intend("web", "maps", "allow").await;
+    settle(&mesh, 0, Some((200, "maps"))).await;
+    settle(&mesh, 1, None).await;
+    mesh.intend("web", "raw", "allow").await;
+    settle(&mesh, 1, Some((200, "raw"))).await;
+    mesh.intend("web", "maps", "deny").await;
+    settle(&mesh, 0, Some((403, ""))).await;
+    mesh.intend("web", "maps", "allow").await;
+
+    // A gateway for all services reaches the same ones.
+    mesh.entry(entry(json!([{"Name": "*"}]))).await;
+    settle(&mesh, 0, Some((200, "maps"))).await;
+    settle(&mesh, 1, Some((200, "raw"))).await;
+
+    // Without an instance there is an answer of its own, and never another service's.
+    let gone = json!({"Node": NODE, "ServiceID": "maps"});
+    mesh.api(Method::PUT, "/v1/catalog/deregister", Some(gone))
+        .await;
+    settle(&mesh, 0, Some((503, ""))).await;
+    settle(&mesh, 1, Some((200, "raw"))).await;
+    for mut proxy in [caller, gateway] {
+        assert!(proxy.stop().await.success(), "{}", proxy.log());
+    }
+    mesh.stop().await;
+}
