@@ -75,7 +75,7 @@ pub struct Condition {
     /// The part of the entry, or the other entry; empty for the whole entry.
     pub resource: ResourceReference,
     /// Always unset: a computed statement has no time of its own.
-    last_transition_time: (),
+    last_transition_time: Option<()>,
 }
 
 impl Condition {
@@ -88,7 +88,7 @@ impl Condition {
             reason,
             message: message.to_owned(),
             resource: ResourceReference::default(),
-            last_transition_time: (),
+            last_transition_time: None,
         }
     }
 

@@ -84,7 +84,6 @@ impl TerminatingGateway {
 }
 
 /// Every registration can be served.
-
 pub(super) fn check(_: &ProxyId, _: &ServiceInstance) -> Result<(), WatchError> {
     Ok(())
 }
