@@ -54,6 +54,7 @@ pub(super) fn compose(
     }));
     let last = last.map(|(_, last)| last);
     let services = Services {
+        memo: composer.memo,
         proxy,
         settings: &settings,
         limits: (*own.limits).as_ref().map(Limits::of),
@@ -68,7 +69,7 @@ pub(super) fn compose(
         let before = places.before(at, &service.service);
         let mut unit = composer.unit(SERVICES, before);
         let earlier = before.and_then(|at| last?.0.get(at));
-        services.add_parts(&mut unit, composer.memo, service, earlier);
+        services.add_parts(&mut unit, service, earlier);
         composer.add(SERVICES, unit);
     }
     listeners(composer, proxy, same, &settings);
@@ -76,6 +77,7 @@ pub(super) fn compose(
 
 /// What the clusters of all services are made from.
 struct Services<'a, 's> {
+    memo: &'a Memo,
     proxy: &'a Proxy,
     settings: &'a Settings<'s>,
     limits: Option<Limits>,
@@ -90,7 +92,6 @@ impl Services<'_, '_> {
     fn add_parts(
         &self,
         unit: &mut UnitBuilder<'_>,
-        memo: &Memo,
         now: &Arc<MeshService>,
         last: Option<&Arc<MeshService>>,
     ) {
@@ -117,14 +118,13 @@ impl Services<'_, '_> {
                 None => Some(&last.instances),
                 Some(at) => last.subsets.get(at).map(|(_, instances)| instances),
             });
-            self.add_cluster(unit, memo, now, subset, same_cluster, (instances, before));
+            self.add_cluster(unit, now, subset, same_cluster, (instances, before));
         }
     }
 
     fn add_cluster(
         &self,
         unit: &mut UnitBuilder<'_>,
-        memo: &Memo,
         service: &MeshService,
         subset: &str,
         same_cluster: bool,
@@ -147,12 +147,12 @@ impl Services<'_, '_> {
                     .filter(|one| !one.is_hash_based()),
                 limits: self.limits.as_ref(),
             };
-            made(cluster::of_service(memo, &cluster))
+            made(cluster::of_service(self.memo, &cluster))
         });
         let unchanged = before.is_some_and(|before| Arc::ptr_eq(before, instances));
         unit.part(Type::Endpoints, name, unchanged, |warnings| {
             made(endpoint::assignment(
-                memo,
+                self.memo,
                 &name(),
                 instances,
                 None,

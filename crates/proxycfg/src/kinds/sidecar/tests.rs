@@ -217,7 +217,7 @@ fn own(snapshot: Option<Snapshot>) -> Sidecar {
 
 /// The instances of the first target of the first upstream.
 fn instances(snapshot: &Snapshot) -> Arc<Instances> {
-    let resolved = &sidecar(&snapshot).upstreams[0].resolved;
+    let resolved = &sidecar(snapshot).upstreams[0].resolved;
     let chain = resolved.chain.as_ref().unwrap();
     let target = chain.targets.keys().next().unwrap();
     Arc::clone(resolved.instances(target).unwrap())
