@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime};
 
+use futures_util::future::join_all;
 use legate_identity::{Authority, RootRequest};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -208,12 +209,10 @@ async fn a_waiting_reader_of_a_status_learns_of_every_change_of_it() {
         let asked = paths.iter().zip(&before).map(|(path, before)| {
             let path = format!("{path}?index={}&wait=20s", before.index());
             let client = client.clone();
-            tokio::spawn(async move { client.get(&path).await })
+            async move { client.get(&path).await }
         });
-        let asked: Vec<_> = asked.collect();
-        change(client.clone()).await;
-        for (asked, before) in asked.into_iter().zip(before) {
-            let after = asked.await.unwrap();
+        let (answers, ()) = tokio::join!(join_all(asked), change(client.clone()));
+        for (after, before) in answers.into_iter().zip(before) {
             assert!(after.index() > before.index());
             assert_ne!(after.json(), before.json());
         }
