@@ -2,7 +2,7 @@
 //!
 //! A kind reads its inputs in the order in which it needs them. The reads themselves are recorded
 //! as the snapshot's dependencies, so there is no separate list of them. A new kind is a file with
-//! its values, `check`, `snapshot` and `Parts`, and a line in [`kinds!`].
+//! its values, `check`, `snapshot` and `Parts`, and a line in `kinds!`.
 
 mod api_gateway;
 mod ingress_gateway;
