@@ -25,13 +25,13 @@ pub struct External {
     pub intentions: Arc<Vec<Arc<Intention>>>,
     /// The JWT providers that the intentions name. Providers that do not exist are left out.
     pub jwt_providers: Arc<JwtProviders>,
-    /// Where it is.
-    pub place: Place,
+    /// Its addresses.
+    pub addresses: ExternalAddresses,
 }
 
 /// Where a service outside the mesh is.
 #[derive(Clone, Debug)]
-pub enum Place {
+pub enum ExternalAddresses {
     /// At the addresses of its instances in the catalog.
     Instances {
         /// Its `service-resolver`, with the settings of connections and the definitions of subsets.
@@ -48,11 +48,13 @@ impl External {
     /// About how many values resources are made from.
     pub(crate) fn size(&self) -> usize {
         let callers = self.intentions.iter().map(|one| 1 + one.permissions.len());
-        let places = match &self.place {
-            Place::Instances { subsets, .. } => subsets.values().map(|one| 1 + one.len()).sum(),
-            Place::Destination(destination) => destination.addresses.len(),
+        let addresses = match &self.addresses {
+            ExternalAddresses::Instances { subsets, .. } => {
+                subsets.values().map(|one| 1 + one.len()).sum()
+            }
+            ExternalAddresses::Destination(destination) => destination.addresses.len(),
         };
-        1 + callers.sum::<usize>() + places
+        1 + callers.sum::<usize>() + addresses
     }
 }
 
@@ -62,11 +64,11 @@ impl PartialEq for External {
             && self.protocol == other.protocol
             && same::shared(&self.intentions, &other.intentions)
             && same::shared(&self.jwt_providers, &other.jwt_providers)
-            && self.place == other.place
+            && self.addresses == other.addresses
     }
 }
 
-impl PartialEq for Place {
+impl PartialEq for ExternalAddresses {
     fn eq(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::Destination(a), Self::Destination(b)) => same::shared(a, b),
@@ -92,8 +94,8 @@ impl PartialEq for Place {
 pub(crate) fn service(txn: &ReadTxn<'_>, name: &ServiceName) -> Arc<Option<Arc<External>>> {
     txn.in_tenancy(&name.tenancy, |txn| {
         txn.shared("service outside the mesh", &name.name, |txn| {
-            let (protocol, place) = match at_instances(txn, &name.name) {
-                Some(place) => (protocol::of(txn, &name.name), place),
+            let (protocol, addresses) = match at_instances(txn, &name.name) {
+                Some(addresses) => (protocol::of(txn, &name.name), addresses),
                 // As for its callers, `proxy-defaults` do not apply.
                 None => {
                     let protocol = protocol::own(txn, &name.name).unwrap_or_default();
@@ -105,14 +107,14 @@ pub(crate) fn service(txn: &ReadTxn<'_>, name: &ServiceName) -> Arc<Option<Arc<E
                 protocol,
                 intentions: queries::intentions(txn, &name.name),
                 jwt_providers: queries::jwt_providers(txn, &name.name),
-                place,
+                addresses,
             }))
         })
     })
 }
 
-fn at_destination(txn: &ReadTxn<'_>, name: &str) -> Option<Place> {
-    let destination = txn.shared("place outside the mesh", name, |txn| {
+fn at_destination(txn: &ReadTxn<'_>, name: &str) -> Option<ExternalAddresses> {
+    let destination = txn.shared("destination outside the mesh", name, |txn| {
         match &*txn.config_entry(ConfigKind::ServiceDefaults, name)? {
             ConfigEntry::ServiceDefaults(entry) => {
                 entry.destination.as_deref().cloned().map(Arc::new)
@@ -120,10 +122,10 @@ fn at_destination(txn: &ReadTxn<'_>, name: &str) -> Option<Place> {
             _ => None,
         }
     });
-    (*destination).clone().map(Place::Destination)
+    (*destination).clone().map(ExternalAddresses::Destination)
 }
 
-fn at_instances(txn: &ReadTxn<'_>, name: &str) -> Option<Place> {
+fn at_instances(txn: &ReadTxn<'_>, name: &str) -> Option<ExternalAddresses> {
     let all = txn.shared("instances outside the mesh", name, |txn| {
         Instances::from(txn.service(name))
     });
@@ -146,7 +148,7 @@ fn at_instances(txn: &ReadTxn<'_>, name: &str) -> Option<Place> {
     let mut subsets: BTreeMap<_, _> = resolver.subsets.iter().map(of).collect();
     let default = subsets.get(&resolver.default_subset).cloned();
     subsets.insert(String::new(), default.unwrap_or(all));
-    Some(Place::Instances { resolver, subsets })
+    Some(ExternalAddresses::Instances { resolver, subsets })
 }
 
 fn of_subset(txn: &ReadTxn<'_>, service: &str, name: &str, subset: &Subset) -> Arc<Instances> {

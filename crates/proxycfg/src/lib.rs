@@ -46,7 +46,7 @@ pub use chain::{Instances, ResolvedChain, StoredEntries};
 pub use config::ManagerConfig;
 pub use egress::{Destination, Destinations};
 pub use error::{Ended, WatchError};
-pub use external::{External, Place};
+pub use external::{External, ExternalAddresses};
 pub use gateways::{Exposed, ExposedPort, ExposedService, MeshService, MeshServices};
 pub use kinds::{
     ApiGateway, IngressGateway, Kind, MeshGateway, Represented, Sidecar, TerminatingGateway,

@@ -15,17 +15,38 @@ use envoy_types::pb::envoy::extensions::transport_sockets::tls::v3::{
     common_tls_context, subject_alt_name_matcher,
 };
 use envoy_types::pb::envoy::r#type::matcher::v3::{StringMatcher, string_matcher};
-use legate_model::{JwksTrustedCa, KeyServer, RemoteJwks};
+use legate_model::{JwksTrustedCa, JwtProvider, KeyServer, RemoteJwks};
 
 use crate::duration::proto_duration;
 use crate::encode::{self, EncodedResource};
 use crate::error::GenerateError;
 use crate::memo::Memo;
 use crate::names;
+use crate::part::{UnitBuilder, made};
+use crate::resource_type::Type;
 use crate::tls;
 
+/// Adds a cluster for each provider whose keys are on a server.
+pub(crate) fn add_servers<'p>(
+    unit: &mut UnitBuilder<'_>,
+    memo: &Memo,
+    providers: impl Iterator<Item = &'p JwtProvider>,
+    unchanged: bool,
+) {
+    for provider in providers {
+        let keys = provider.json_web_key_set.as_ref();
+        let Some(remote) = keys.and_then(|keys| keys.remote.as_ref()) else {
+            continue;
+        };
+        let name = || names::jwks_cluster(&provider.name);
+        unit.part(Type::Cluster, name, unchanged, |warnings| {
+            made(cluster(memo, &provider.name, remote, warnings))
+        });
+    }
+}
+
 /// The cluster of the server with a provider's keys.
-pub(crate) fn cluster(
+fn cluster(
     memo: &Memo,
     provider: &str,
     remote: &RemoteJwks,

@@ -1,8 +1,8 @@
 //! The API gateway: for each port a listener at each of the gateway's addresses, with the routes to
 //! the services behind it.
 //!
-//! The unit of a port has its routes and its listeners. What a port needs and does not get closes it: a listener without its certificate
-//! or without the keys of its tokens is not made.
+//! The unit of a port has its routes and its listeners. What a port needs and does not get closes
+//! it: a listener without its certificate or without the keys of its tokens is not made.
 
 use std::cell::LazyCell;
 use std::collections::{BTreeMap, HashMap};
@@ -131,17 +131,8 @@ fn presented<'a>(
 /// The unit of the servers with keys of JWT providers, a cluster each.
 fn key_servers<'a>(composer: &Composer<'a>, own: &ApiGateway, unchanged: bool) -> UnitBuilder<'a> {
     let mut unit = composer.unit(KEY_SERVERS, Some(0));
-    for provider in own.jwt_providers.values() {
-        let keys = provider.json_web_key_set.as_ref();
-        let Some(remote) = keys.and_then(|keys| keys.remote.as_ref()) else {
-            continue;
-        };
-        let name = || names::jwks_cluster(&provider.name);
-        unit.part(Type::Cluster, name, unchanged, |warnings| {
-            let cluster = jwt::keys::cluster(composer.memo, &provider.name, remote, warnings);
-            made(cluster)
-        });
-    }
+    let providers = own.jwt_providers.values();
+    jwt::keys::add_servers(&mut unit, composer.memo, providers, unchanged);
     unit
 }
 
@@ -193,9 +184,10 @@ impl<'a> Port<'a, '_> {
             ports.position(|last| last.port == self.port.port)
         });
         let mut unit = composer.unit(PORTS, place);
-        let same_port = last
-            .zip(place)
-            .is_some_and(|(last, at)| Arc::ptr_eq(&last.served.listeners[at], self.port));
+        let earlier = last.zip(place);
+        let earlier = earlier.map(|(last, at)| &last.served.listeners[at]);
+        let same_port = earlier.is_some_and(|last| Arc::ptr_eq(last, self.port));
+        let same_tls = earlier.is_some_and(|last| last.chains == self.port.chains);
         let units = [self.gateway.presented, self.gateway.key_servers];
         let sound = units
             .iter()
@@ -213,7 +205,7 @@ impl<'a> Port<'a, '_> {
             self.add_routes(&mut unit, composer.memo, rules, unchanged);
         }
         let listeners = (settings, hosts().as_slice());
-        self.add_listeners(&mut unit, composer.memo, unchanged, listeners);
+        self.add_listeners(&mut unit, composer.memo, (unchanged, same_tls), listeners);
         unit
     }
 
@@ -284,7 +276,7 @@ impl<'a> Port<'a, '_> {
         &self,
         unit: &mut UnitBuilder<'_>,
         memo: &Memo,
-        unchanged: bool,
+        (unchanged, same_tls): (bool, bool),
         (settings, hosts): (&Settings<'_>, &[String]),
     ) {
         let chains = LazyCell::new(|| self.chains(memo));
@@ -305,6 +297,8 @@ impl<'a> Port<'a, '_> {
                 let bind = Some(Box::new(bind));
                 Ok(Some(Made { resource, bind }))
             });
+            // Without its new certificates a port is closed, and does not stay open without TLS.
+            unit.outdated(!same_tls);
         }
     }
 

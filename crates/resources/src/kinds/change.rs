@@ -1,5 +1,7 @@
 //! Compares two consecutive snapshots of a proxy. Values are the same if they are the same `Arc`s.
 
+use std::collections::HashMap;
+use std::hash::Hash;
 use std::sync::Arc;
 
 use legate_model::Upstream;
@@ -93,4 +95,29 @@ pub(super) fn same_chain(last: &UpstreamSnapshot, now: &UpstreamSnapshot) -> boo
         .zip(now.resolved.chain.as_ref().ok());
     Arc::ptr_eq(&last.upstream, &now.upstream)
         && chains.is_some_and(|(last, now)| Arc::ptr_eq(last, now))
+}
+
+/// The indexes of the values of a list in the last snapshot, by what identifies them.
+pub(super) enum Positions<K> {
+    /// The same as in the current one.
+    Same,
+    ByKey(HashMap<K, usize>),
+}
+
+impl<K: Eq + Hash> Positions<K> {
+    /// `last` are the keys in the last snapshot, and `same` is whether the list is still that one.
+    pub(super) fn of(same: bool, last: impl Iterator<Item = K>) -> Self {
+        match same {
+            true => Self::Same,
+            false => Self::ByKey(last.zip(0..).collect()),
+        }
+    }
+
+    /// The index of the value that is now at `at`.
+    pub(super) fn before(&self, at: usize, key: &K) -> Option<usize> {
+        match self {
+            Self::Same => Some(at),
+            Self::ByKey(positions) => positions.get(key).copied(),
+        }
+    }
 }

@@ -3,7 +3,6 @@
 //! one filter chain serves all of them.
 
 use std::cell::LazyCell;
-use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,9 +10,9 @@ use envoy_types::pb::envoy::config::core::v3::TrafficDirection;
 use envoy_types::pb::envoy::config::listener::v3::FilterChain;
 use envoy_types::pb::envoy::extensions::filters::network::sni_cluster::v3::SniCluster;
 use legate_model::{ServiceName, sni};
-use legate_proxycfg::{Instances, MeshGateway, MeshService, MeshServices, Proxy, opaque};
+use legate_proxycfg::{Instances, MeshGateway, MeshService, Proxy, opaque};
 
-use super::change::SameProxy;
+use super::change::{Positions, SameProxy};
 use crate::composer::Composer;
 use crate::encode::{self, EncodedResource};
 use crate::endpoint;
@@ -64,9 +63,14 @@ pub(super) fn compose(
             && last.is_some_and(|last| Arc::ptr_eq(&last.limits, &own.limits)),
     };
     let last = last.map(|last| &*last.services);
-    let places = Places::of(last, &own.services);
+    let positions = Positions::of(
+        last.is_some_and(|last| std::ptr::eq(last, &*own.services)),
+        last.into_iter()
+            .flat_map(|last| &last.0)
+            .map(|one| &one.service),
+    );
     for (at, service) in own.services.0.iter().enumerate() {
-        let before = places.before(at, &service.service);
+        let before = positions.before(at, &&service.service);
         let mut unit = composer.unit(SERVICES, before);
         let earlier = before.and_then(|at| last?.0.get(at));
         services.add_parts(&mut unit, service, earlier);
@@ -256,30 +260,4 @@ fn listener(
         made.listener_filters = vec![listener::tls_inspector()];
         Ok(encode::resource(&name, &made, &[]))
     })
-}
-
-/// The indexes of services in the last snapshot.
-enum Places<'a> {
-    /// The same as in the current one.
-    Same,
-    ByName(HashMap<&'a ServiceName, usize>),
-}
-
-impl<'a> Places<'a> {
-    fn of(last: Option<&'a MeshServices>, now: &MeshServices) -> Self {
-        match last {
-            Some(last) if std::ptr::eq(last, now) => Self::Same,
-            last => {
-                let all = last.into_iter().flat_map(|last| &last.0);
-                Self::ByName(all.map(|one| &one.service).zip(0..).collect())
-            }
-        }
-    }
-
-    fn before(&self, at: usize, service: &ServiceName) -> Option<usize> {
-        match self {
-            Self::Same => Some(at),
-            Self::ByName(places) => places.get(service).copied(),
-        }
-    }
 }

@@ -230,21 +230,11 @@ fn own_side(composer: &mut Composer<'_>, now: View<'_>, same: Same, settings: &S
 /// Adds one part for every JWT provider whose keys are on a server. They are a separate unit,
 /// because their number varies.
 fn key_servers(composer: &mut Composer<'_>, own: &Sidecar, same: Same) {
-    let memo = composer.memo;
     let mut unit = composer.unit(KEY_SERVERS, Some(0));
     if own.protocol.is_http() {
         let unchanged = same.jwt_providers && same.protocol;
-        for provider in own.jwt_providers.values() {
-            let keys = provider.json_web_key_set.as_ref();
-            let Some(remote) = keys.and_then(|keys| keys.remote.as_ref()) else {
-                continue;
-            };
-            let name = || names::jwks_cluster(&provider.name);
-            unit.part(Type::Cluster, name, unchanged, |warnings| {
-                let cluster = jwt::keys::cluster(memo, &provider.name, remote, warnings);
-                made(cluster)
-            });
-        }
+        let providers = own.jwt_providers.values();
+        jwt::keys::add_servers(&mut unit, composer.memo, providers, unchanged);
     }
     composer.add(KEY_SERVERS, unit);
 }

@@ -3,13 +3,13 @@
 
 use std::borrow::Cow;
 use std::cell::LazyCell;
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use legate_model::{LoadBalancer, RemoteJwks, ServiceName, ServiceResolver};
-use legate_proxycfg::{Instances, Place, Proxy, Represented, TerminatingGateway};
+use legate_model::{JwtProvider, LoadBalancer, ServiceName, ServiceResolver};
+use legate_proxycfg::{ExternalAddresses, Instances, Proxy, Represented, TerminatingGateway};
 
-use super::change::SameProxy;
+use super::change::{Positions, SameProxy};
 use crate::balancing::{self, Balancing};
 use crate::composer::Composer;
 use crate::encode::EncodedResource;
@@ -136,15 +136,15 @@ impl<'a> At<'a> {
 /// The server names of a service, in order.
 fn targets<'a>(proxy: &Proxy, one: &'a Represented) -> Vec<Target<'a>> {
     let service = &one.service;
-    match &service.place {
-        Place::Instances { subsets, .. } => {
+    match &service.addresses {
+        ExternalAddresses::Instances { subsets, .. } => {
             let subsets = subsets.iter().map(|(subset, instances)| Target {
                 name: names::subset(proxy, &service.name, subset),
                 at: At::Instances(instances),
             });
             subsets.collect()
         }
-        Place::Destination(destination) => {
+        ExternalAddresses::Destination(destination) => {
             let addresses = destination.addresses.iter().map(|address| Target {
                 name: names::destination_of(proxy, &service.name, address),
                 at: At::Address(address, destination.port),
@@ -162,20 +162,16 @@ fn services<'a, 'b>(
     settings: &Read<'_>,
 ) -> Vec<Composed<'a, 'b>> {
     let before = last.map_or(&[][..], |last| &last.own.services);
-    let places: HashMap<&ServiceName, usize> = before
-        .iter()
-        .map(|one| &one.service.name)
-        .zip(0..)
-        .collect();
-    let compose = |now_one: &'a Represented| {
-        let place = places.get(&now_one.service.name).copied();
+    let positions = Positions::of(false, before.iter().map(|one| &one.service.name));
+    let compose = |(at, now_one): (usize, &'a Represented)| {
+        let before_at = positions.before(at, &&now_one.service.name);
         let change = ServiceChange {
             proxy: now.proxy,
             now: now_one,
-            last: place.map(|at| &before[at]),
+            last: before_at.map(|at| &before[at]),
             same,
         };
-        let mut unit = composer.unit(SERVICES, place);
+        let mut unit = composer.unit(SERVICES, before_at);
         let targets = targets(now.proxy, now_one);
         change.add_parts(composer, &mut unit, &targets, settings);
         Composed {
@@ -184,7 +180,7 @@ fn services<'a, 'b>(
             unit,
         }
     };
-    now.own.services.iter().map(compose).collect()
+    now.own.services.iter().enumerate().map(compose).collect()
 }
 
 /// A service, and its last state.
@@ -219,7 +215,7 @@ impl<'a> ServiceChange<'a> {
             && self.is(|last| {
                 Arc::ptr_eq(&last.link, &now.link)
                     && last.service.protocol == now.service.protocol
-                    && is_at_same_place(&last.service.place, &now.service.place)
+                    && has_same_addresses(&last.service.addresses, &now.service.addresses)
             })
     }
 
@@ -241,9 +237,9 @@ impl<'a> ServiceChange<'a> {
     }
 
     fn resolver(&self) -> Option<&'a ServiceResolver> {
-        match &self.now.service.place {
-            Place::Instances { resolver, .. } => Some(resolver),
-            Place::Destination(_) => None,
+        match &self.now.service.addresses {
+            ExternalAddresses::Instances { resolver, .. } => Some(resolver),
+            ExternalAddresses::Destination(_) => None,
         }
     }
 
@@ -375,12 +371,15 @@ fn access<'a>(proxy: &'a Proxy, one: &'a Represented) -> rbac::Access<'a> {
     }
 }
 
-fn is_at_same_place(last: &Place, now: &Place) -> bool {
+fn has_same_addresses(last: &ExternalAddresses, now: &ExternalAddresses) -> bool {
     match (last, now) {
-        (Place::Instances { resolver: last, .. }, Place::Instances { resolver: now, .. }) => {
+        (
+            ExternalAddresses::Instances { resolver: last, .. },
+            ExternalAddresses::Instances { resolver: now, .. },
+        ) => Arc::ptr_eq(last, now),
+        (ExternalAddresses::Destination(last), ExternalAddresses::Destination(now)) => {
             Arc::ptr_eq(last, now)
         }
-        (Place::Destination(last), Place::Destination(now)) => Arc::ptr_eq(last, now),
         _ => false,
     }
 }
@@ -442,7 +441,8 @@ fn own_side(
 
 fn withheld(service: &ServiceName) -> String {
     format!(
-        "the gateway does not represent {service}: its token has no service:write on it, which the          service's certificate requires"
+        "the gateway does not represent {service}: its token has no service:write on it, which the \
+         service's certificate requires"
     )
 }
 
@@ -542,31 +542,19 @@ fn files(own: &TerminatingGateway) -> BTreeSet<Files<'_>> {
     origination::files(own.services.iter().map(|one| &*one.link))
 }
 
-/// Adds a cluster for each JWT provider whose keys are on a server, once for all services.
+/// Adds the key servers of all services, each once.
 fn key_servers(composer: &mut Composer<'_>, now: View<'_>, last: Option<View<'_>>) {
-    let memo = composer.memo;
     let mut unit = composer.unit(KEY_SERVERS, Some(0));
     let providers = providers(now.own);
     let unchanged = last.is_some_and(|last| self::providers(last.own) == providers);
-    for (name, remote) in providers {
-        unit.part(
-            Type::Cluster,
-            || names::jwks_cluster(name),
-            unchanged,
-            |warnings| made(jwt::keys::cluster(memo, name, remote, warnings)),
-        );
-    }
+    jwt::keys::add_servers(&mut unit, composer.memo, providers.into_values(), unchanged);
     composer.add(KEY_SERVERS, unit);
 }
 
-/// The servers of the keys of all providers that intentions for requests name.
-fn providers(own: &TerminatingGateway) -> BTreeMap<&str, &RemoteJwks> {
+/// The providers that intentions for requests name.
+fn providers(own: &TerminatingGateway) -> BTreeMap<&str, &JwtProvider> {
     let services = own.services.iter().map(|one| &one.service);
     let services = services.filter(|service| service.protocol.is_http());
     let providers = services.flat_map(|service| service.jwt_providers.values());
-    let remote = providers.filter_map(|provider| {
-        let keys = provider.json_web_key_set.as_ref()?;
-        Some((provider.name.as_str(), keys.remote.as_ref()?))
-    });
-    remote.collect()
+    providers.map(|one| (one.name.as_str(), one)).collect()
 }

@@ -6,7 +6,6 @@
 //! the two the application dials.
 
 use std::cell::LazyCell;
-use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -15,7 +14,7 @@ use legate_proxycfg::{
     DialledKind, ImplicitUpstream, ImplicitUpstreams, Sidecar, UpstreamSnapshot,
 };
 
-use super::change::{SameProxy, counterpart, is_of_same_tenancy, same_chain};
+use super::change::{Positions, SameProxy, counterpart, is_of_same_tenancy, same_chain};
 use super::egress::{Egress, Units};
 use super::sidecar::View;
 use super::upstream::UpstreamChange;
@@ -54,13 +53,18 @@ impl<'a> Transparent<'a, '_> {
 
     /// The units of the implicit upstreams.
     pub(super) fn upstreams<'b>(&self, composer: &Composer<'b>) -> Vec<UnitBuilder<'b>> {
-        let places = Places::of(self.last_implicit(), self.implicit);
+        let last = self.last_implicit();
+        let key = |one: &'a Arc<ImplicitUpstream>| full_name(&one.upstream.upstream);
+        let positions = Positions::of(
+            last.is_some_and(|last| std::ptr::eq(last, self.implicit)),
+            last.into_iter().flat_map(|last| &last.0).map(key),
+        );
         let upstreams = self.implicit.0.iter().enumerate();
-        let unit = |(place, implicit): (usize, &Arc<ImplicitUpstream>)| {
-            let before = places.before(place, implicit);
+        let unit = |(at, implicit): (usize, &'a Arc<ImplicitUpstream>)| {
+            let before = positions.before(at, &key(implicit));
             let name = names::extended(self.now.proxy, &implicit.upstream.upstream);
             let mut unit = composer.unit(IMPLICIT, before).for_upstream(&name);
-            let earlier = before.and_then(|at| self.last_implicit()?.0.get(at));
+            let earlier = before.and_then(|at| last?.0.get(at));
             self.add_parts(composer, &mut unit, implicit, earlier);
             unit
         };
@@ -294,35 +298,4 @@ fn same_chains(last: &ImplicitUpstreams, now: &ImplicitUpstreams) -> bool {
 fn same_explicit(last: &Sidecar, now: &Sidecar) -> bool {
     let pairs = || std::iter::zip(&last.upstreams, &now.upstreams);
     last.upstreams.len() == now.upstreams.len() && pairs().all(|(a, b)| same_chain(a, b))
-}
-
-/// The indexes of implicit upstreams in the last snapshot.
-enum Places<'a> {
-    /// The same as in the current one.
-    Same,
-    ByName(HashMap<FullName<'a>, usize>),
-}
-
-impl<'a> Places<'a> {
-    fn of(last: Option<&'a ImplicitUpstreams>, now: &ImplicitUpstreams) -> Self {
-        let Some(last) = last else {
-            return Self::ByName(HashMap::new());
-        };
-        if std::ptr::eq(last, now) {
-            return Self::Same;
-        }
-        let name = |one: &'a Arc<ImplicitUpstream>| full_name(&one.upstream.upstream);
-        let places = last.0.iter().map(name).zip(0..);
-        Self::ByName(places.collect())
-    }
-
-    fn before(&self, place: usize, upstream: &ImplicitUpstream) -> Option<usize> {
-        match self {
-            Self::Same => Some(place),
-            Self::ByName(places) => {
-                let name = full_name(&upstream.upstream.upstream);
-                places.get(&name).copied()
-            }
-        }
-    }
 }
