@@ -40,6 +40,13 @@ pub struct ExposedPort {
     pub services: Vec<ExposedService>,
 }
 
+impl ExposedPort {
+    /// The certificates of services that have their own.
+    pub fn certificates(&self) -> impl Iterator<Item = &GatewaySds> {
+        self.services.iter().filter_map(|one| one.sds.as_ref())
+    }
+}
+
 /// A service behind a listener.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ExposedService {

@@ -105,6 +105,10 @@ impl<'a> Port<'a, '_> {
             Arc::ptr_eq(&last.exposed, &self.own.exposed)
                 || last.exposed.listeners[at] == *self.port
         });
+        let same_tls = earlier.is_some_and(|(last, at)| {
+            let before = &last.exposed.listeners[at];
+            before.tls == self.port.tls && before.certificates().eq(self.port.certificates())
+        });
         let lead_alike = same_port && earlier.is_some_and(|(last, _)| self.lead_alike(last));
         if same_port
             && lead_alike
@@ -124,7 +128,7 @@ impl<'a> Port<'a, '_> {
             false => lead_alike && same.instance,
         };
         let listeners = (settings, hosts().as_slice());
-        self.add_listeners(&mut unit, composer.memo, unchanged, listeners);
+        self.add_listeners(&mut unit, composer.memo, (unchanged, same_tls), listeners);
         unit
     }
 
@@ -235,7 +239,7 @@ impl<'a> Port<'a, '_> {
         &self,
         unit: &mut UnitBuilder<'_>,
         memo: &Memo,
-        unchanged: bool,
+        (unchanged, same_tls): (bool, bool),
         (settings, hosts): (&Settings<'_>, &[String]),
     ) {
         let chains = LazyCell::new(|| {
@@ -257,6 +261,8 @@ impl<'a> Port<'a, '_> {
                 let bind = Some(Box::new(bind));
                 Ok(Some(Made { resource, bind }))
             });
+            // Without its new certificates a port is closed, and does not stay open without TLS.
+            unit.outdated(!same_tls);
         }
     }
 

@@ -202,6 +202,25 @@ fn a_listener_without_tls_settings_stays_closed() {
 }
 
 #[test]
+fn a_listener_that_gets_tls_does_not_stay_open_without_it() {
+    let mut before = gateway();
+    port(&mut before, 0, |port| port.tls.enabled = false);
+    let generator = Generator::new();
+    let first = generator.generate(&before, None);
+    assert_eq!(listeners(&first), [TCP, HTTP]);
+    let mut after = before.clone();
+    port(&mut after, 0, |port| {
+        port.tls.enabled = true;
+        port.tls.tls_min_version = "TLSv9".to_owned();
+    });
+    let second = generator.generate(&after, Some((&before, &first)));
+    assert_eq!(listeners(&second), [TCP]);
+    assert!(!second.failures()[0].kept);
+    let third = generator.generate(&after.clone(), Some((&after, &second)));
+    assert_eq!(listeners(&third), [TCP]);
+}
+
+#[test]
 fn a_port_for_connections_does_not_route_requests() {
     let before = gateway();
     let generator = Generator::new();
