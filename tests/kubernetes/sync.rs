@@ -150,6 +150,12 @@ async fn a_new_operator_removes_only_stale_instances() {
     }
     let operator = cluster.operator("b");
     cluster.shows("web", &[("web-0", true)]).await;
+    // A pod's service is removed after its proxy.
+    let services = || cluster.get("/v1/catalog/service/web");
+    eventually("the service of web-1 is gone", services, |found| {
+        found.as_array().is_some_and(|found| found.len() == 1)
+    })
+    .await;
     let index = server.store().state().index();
     cluster.pod("web-0", "web-0", false);
     cluster.shows("web", &[("web-0", false)]).await;

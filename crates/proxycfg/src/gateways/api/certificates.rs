@@ -1,7 +1,7 @@
 //! The certificates of listeners: what proxies get as secrets, and by which server names they are
 //! chosen.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use legate_model::{
@@ -81,8 +81,9 @@ pub(super) fn read(
 }
 
 /// The chains of listeners on one port, with the names of the certificates' entries. Several
-/// certificates are chosen by server name. For other names there is the certificate in files, which
-/// nobody here can read, or else that of the gateway, as in Consul.
+/// certificates are chosen by server name. For other names, and for those that several certificates
+/// have, there is the certificate in files, which nobody here can read, or else that of the gateway,
+/// as in Consul.
 pub(super) fn chains(
     listeners: &[&ApiGatewayListener],
     certificates: &[(String, Arc<Option<GatewayCertificate>>)],
@@ -114,17 +115,24 @@ pub(super) fn chains(
         [(name, only)] => vec![chain(Some(name), Vec::new(), tls(vec![secret(only)]))],
         several => {
             let mut chains = Vec::new();
-            let mut claimed = BTreeSet::new();
             let mut others = Vec::new();
-            for (name, one) in several {
+            let hosts: Vec<BTreeSet<_>> = several
+                .iter()
+                .map(|(_, one)| one.source.hosts().into_iter().collect())
+                .collect();
+            let mut holders = BTreeMap::<_, usize>::new();
+            for host in hosts.iter().flatten() {
+                *holders.entry(host).or_default() += 1;
+            }
+            for ((name, one), hosts) in several.iter().zip(&hosts) {
                 if matches!(one.source, CertificateSource::Files { .. }) {
                     others.push(secret(one));
                     continue;
                 }
-                let hosts = one.source.hosts();
                 let own: Vec<_> = hosts
-                    .into_iter()
-                    .filter(|host| claimed.insert(host.clone()))
+                    .iter()
+                    .filter(|host| holders[host] == 1)
+                    .cloned()
                     .collect();
                 if !own.is_empty() {
                     chains.push(chain(Some(name), own, tls(vec![secret(one)])));

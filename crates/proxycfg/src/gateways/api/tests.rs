@@ -346,7 +346,6 @@ fn several_certificates_are_chosen_by_server_name() {
     check(
         json!({ "Certificates": [{ "Name": "a" }, { "Name": "again" }, { "Name": "b" }, { "Name": "person" }] }),
         &[
-            (Some("a"), &["a.test"], "inline-certificate/a"),
             (Some("b"), &["*.b.test"], "inline-certificate/b"),
             (Some("default"), &[], "of gateway"),
         ],
