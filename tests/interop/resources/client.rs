@@ -47,9 +47,10 @@ pub(super) async fn resources(
     first.node = identity(node, proxy).encode_to_vec().into();
     requests.send(first).await.expect("the stream is open");
     let mut client = AggregatedDiscoveryServiceClient::new(channel);
-    let stream = client
-        .delta_aggregated_resources(ReceiverStream::new(outbound))
-        .await;
+    // Consul answers a stream with its first resources.
+    let stream = client.delta_aggregated_resources(ReceiverStream::new(outbound));
+    let stream = timeout(LIMIT, stream).await;
+    let stream = stream.map_err(|_| "Consul sends nothing".to_owned())?;
     let stream = stream.map_err(|status| format!("Consul refuses the stream: {status}"))?;
     let mut responses = stream.into_inner();
     let mut known = Known::default();

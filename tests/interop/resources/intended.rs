@@ -1,6 +1,8 @@
 //! Intended differences between Legate and Consul: normalizations applied to all resources, and [`FIELDS`],
 //! which differ in a few cases.
 
+use std::collections::BTreeMap;
+
 use serde_json::{Map, Value, json};
 
 use super::Resources;
@@ -18,6 +20,7 @@ const VIRTUAL: &str = "240.";
 
 pub(super) fn remove_from_ours(resources: &mut Resources) {
     inline_public_routes(resources);
+    intentions_of_gateways(resources);
     policies_of_routes(resources);
     own_of_destinations(resources);
     clusters_of_queries(resources);
@@ -31,6 +34,7 @@ pub(super) fn remove_from_both(resources: &mut Resources) {
         endpoints_of_queries(name, value);
         routes_of_gateways(name, value);
         server_names(name, value);
+        unknown_names(name, value);
     }
     resources.values_mut().for_each(common);
 }
@@ -62,6 +66,45 @@ fn inline_public_routes(ours: &mut Resources) {
             if filter["name"] == HTTP_RBAC {
                 filter["typedConfig"]["rules"] = rules["rules"].clone();
             }
+        }
+    }
+}
+
+/// Legate has the intentions of services behind a terminating gateway in their routes, so that a changed
+/// intention drains no connection, and normalizes paths, so that no spelling of a path passes them.
+fn intentions_of_gateways(ours: &mut Resources) {
+    let mut routes: BTreeMap<String, Value> = BTreeMap::new();
+    for (name, value) in ours.iter_mut() {
+        let Some(name) = name.strip_prefix("RouteConfiguration ") else {
+            continue;
+        };
+        for host in items(&mut value["virtualHosts"]) {
+            let rules = host.pointer("/typedPerFilterConfig/envoy.filters.http.rbac/rbac/rules");
+            if let Some(rules) = rules.cloned() {
+                routes.insert(name.to_owned(), rules);
+                let fields = host.as_object_mut().expect("an object");
+                fields.remove("typedPerFilterConfig");
+            }
+        }
+    }
+    let listeners = ours
+        .iter_mut()
+        .filter(|(name, _)| name.starts_with("Listener "));
+    let chains = listeners.flat_map(|(_, value)| items(&mut value["filterChains"]));
+    for filter in chains.flat_map(|chain| items(&mut chain["filters"])) {
+        let manager = &mut filter["typedConfig"];
+        let route = manager.pointer("/rds/routeConfigName");
+        let route = route.and_then(Value::as_str).unwrap_or_default();
+        let Some(rules) = routes.get(route) else {
+            continue;
+        };
+        for filter in items(&mut manager["httpFilters"]) {
+            if filter["name"] == HTTP_RBAC {
+                filter["typedConfig"]["rules"] = rules.clone();
+            }
+        }
+        if let Some(fields) = manager.as_object_mut() {
+            fields.remove("normalizePath");
         }
     }
 }
@@ -260,6 +303,22 @@ fn server_names(name: &str, value: &mut Value) {
             && let Some(fields) = value.as_object_mut()
         {
             fields.remove("listenerFilters");
+        }
+    }
+}
+
+/// For a server name without a chain, a terminating gateway of Consul looks for a cluster of that name.
+/// Nothing may be behind it: both close the connection.
+fn unknown_names(name: &str, value: &mut Value) {
+    if !name.starts_with("Listener ") {
+        return;
+    }
+    for chain in items(&mut value["filterChains"]) {
+        if let Some(Value::Array(filters)) = chain.get_mut("filters")
+            && let [_, last] = filters.as_slice()
+            && last["typedConfig"]["cluster"] == ""
+        {
+            filters.retain(|filter| filter["name"] != "envoy.filters.network.sni_cluster");
         }
     }
 }
@@ -517,11 +576,6 @@ pub(super) const FIELDS: &[Field] = &[
         reason: "without RequestTimeoutMs keys have 5 s to arrive; in Consul none",
     },
     Field {
-        at: "ClusterLoadAssignment db.",
-        cases: &["destination_default_allow", "destination_with_instances"],
-        reason: "gateways are instances of what is outside the mesh only for its own addresses",
-    },
-    Field {
         at: ".typedExtensionProtocolOptions",
         cases: &["destination_grpc"],
         reason: "gRPC goes to gateways in HTTP/2",
@@ -550,6 +604,21 @@ pub(super) const FIELDS: &[Field] = &[
         at: ".routes",
         cases: &["api_gateway_route_out_of_order"],
         reason: "requests for a route that cannot be served reach no other route",
+    },
+    Field {
+        at: ".maximumRingSize",
+        cases: &["api_gateway_balancing"],
+        reason: "sizes of a ring that are not set are those of Envoy; Envoy refuses Consul's 0",
+    },
+    Field {
+        at: ".maxEjectionPercent",
+        cases: &["ingress_passive_health"],
+        reason: "limits that are not set are those of Envoy; in Consul 0, which ejects nothing",
+    },
+    Field {
+        at: "Listener consul-virtual:",
+        cases: &["terminating_binds"],
+        reason: "virtual IPs are addresses in sidecars, not of the gateway's machine",
     },
     Field {
         at: ".filterChains",
