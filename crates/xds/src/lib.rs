@@ -16,6 +16,7 @@
 //! This crate uses snapshots only. It never reads the store, never builds a resource, and leaves
 //! decisions about tokens to a [`StreamAuthorizer`].
 
+mod certificates;
 mod configuration;
 mod grpc;
 mod node;

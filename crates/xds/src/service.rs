@@ -18,6 +18,7 @@ use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at, sleep_unti
 use tokio_stream::{Stream, StreamExt};
 use tonic::{Code, Status};
 
+use crate::certificates::CertificateMetrics;
 use crate::configuration::Configuration;
 use crate::node;
 use crate::session::{Asked, MAX_NAME_BYTES, MAX_NAMES, Nack, Received, Session};
@@ -143,6 +144,7 @@ impl XdsService {
         registry: &Registry,
     ) -> Result<Self, MetricsError> {
         let metrics = Metrics::register(registry)?;
+        CertificateMetrics::register(registry, config.proxies.clone())?;
         Ok(Self {
             shared: Arc::new(Shared {
                 manager,

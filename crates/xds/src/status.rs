@@ -138,6 +138,11 @@ impl Proxies {
         found.next().map(|status| status.clone())
     }
 
+    /// The current time of the list's clock.
+    pub(crate) fn now(&self) -> SystemTime {
+        self.clock.now()
+    }
+
     pub(crate) fn connect(&self, proxy: ProxyId) -> Connected {
         let now = self.clock.now();
         let kind = TypeStatus {

@@ -132,7 +132,7 @@ fn admin_port(status: Option<&Value>) -> u16 {
 /// A certificate that Envoy presents.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Leaf {
-    /// Its URI SAN, the SPIFFE identity.
+    /// Its URI SAN, the SPIFFE identity, or else its first DNS name.
     pub(super) identity: String,
     pub(super) not_before: SystemTime,
     pub(super) not_after: SystemTime,
@@ -145,10 +145,12 @@ pub(super) fn leaves(certs: &Value) -> Vec<Leaf> {
     let time = |value: &Value| timestamp::parse(value.as_str()?).ok();
     let leaf = |certificate: &Value| {
         let names = certificate["subject_alt_names"].as_array();
-        let mut names = names.into_iter().flatten();
+        let names = names.into_iter().flatten();
+        // Certificates for clients outside the mesh have a host name instead of an identity.
+        let first = |kind: &str| names.clone().find_map(|name| name[kind].as_str());
         Some(Leaf {
-            identity: names
-                .find_map(|name| name["uri"].as_str())
+            identity: first("uri")
+                .or_else(|| first("dns"))
                 .unwrap_or_default()
                 .to_owned(),
             not_before: time(&certificate["valid_from"])?,

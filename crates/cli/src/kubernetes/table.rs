@@ -63,6 +63,14 @@ pub(super) fn time(time: SystemTime) -> String {
     timestamp::format(time).unwrap_or_else(|_| "an invalid time".to_owned())
 }
 
+/// Formats the time that is left until a certificate expires, or how long ago it expired.
+pub(super) fn until(expires: SystemTime, now: SystemTime) -> String {
+    match expires.duration_since(now) {
+        Ok(left) => format!("in {}", duration(left)),
+        Err(past) => format!("EXPIRED {} ago", duration(past.duration())),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -7,7 +7,8 @@ use axum::extract::{Path, State};
 use axum::response::Response;
 use legate_model::acl::{Access, Authorizer, Resource};
 use legate_model::{UpstreamType, timestamp};
-use legate_proxycfg::{Sidecar, Snapshot, UpstreamSnapshot};
+use legate_proxycfg::gateways::api::GatewayCertificate;
+use legate_proxycfg::{ApiGateway, Sidecar, Snapshot, UpstreamSnapshot};
 use legate_store::ReadTxn;
 use legate_xds::{Proxies, ProxyStatus, Refusal, ResourceType, TypeStatus};
 use serde_json::{Map, Value, json};
@@ -123,8 +124,19 @@ fn whole(authorizer: &Authorizer, txn: &ReadTxn<'_>, status: &ProxyStatus) -> Ma
     });
     fields.insert("NotServed".to_owned(), failures.collect());
     fields.insert("Warnings".to_owned(), json!(resources.warnings()));
+    if let Some(gateway) = ApiGateway::of(snapshot) {
+        fields.insert("Certificates".to_owned(), certificates(gateway));
+    }
     fields.insert("Upstreams".to_owned(), upstreams(authorizer, txn, snapshot));
     fields
+}
+
+/// The certificates that a gateway presents. `Expires` of one in files is not known here.
+fn certificates(gateway: &ApiGateway) -> Value {
+    let known = gateway.served.certificates.iter();
+    let known = known.filter_map(|one| (**one).as_ref());
+    let one = |one: &GatewayCertificate| json!({"Name": one.secret, "Expires": one.expires.and_then(time)});
+    known.map(one).collect()
 }
 
 fn of_type(status: &ProxyStatus, kind: ResourceType, one: &TypeStatus) -> Value {

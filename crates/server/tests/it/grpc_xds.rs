@@ -48,8 +48,13 @@ fn node(id: &str, node_name: &str) -> Node {
 
 /// The first request of a stream.
 pub(crate) fn first(type_url: &str) -> DeltaDiscoveryRequest {
+    first_of("web-1-sidecar-proxy", type_url)
+}
+
+/// The first request of another proxy.
+pub(crate) fn first_of(id: &str, type_url: &str) -> DeltaDiscoveryRequest {
     DeltaDiscoveryRequest {
-        node: node("web-1-sidecar-proxy", "vm-1").encode_to_vec().into(),
+        node: node(id, "vm-1").encode_to_vec().into(),
         ..named(type_url, &[])
     }
 }

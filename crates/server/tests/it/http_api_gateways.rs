@@ -42,11 +42,16 @@ struct Listener {
 }
 
 fn pair() -> (String, String) {
+    pair_from(SystemTime::UNIX_EPOCH + Duration::from_secs(1_700_000_000))
+}
+
+/// A certificate that is valid for an hour from this time, and its key.
+pub(crate) fn pair_from(now: SystemTime) -> (String, String) {
     let root = Authority::generate_root(RootRequest {
         common_name: "host.example".to_owned(),
         uri: "spiffe://example.consul".to_owned(),
         serial: 1,
-        now: SystemTime::UNIX_EPOCH + Duration::from_secs(1_700_000_000),
+        now,
         ttl: Duration::from_secs(3600),
     });
     let root = root.unwrap();

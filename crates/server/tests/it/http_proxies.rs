@@ -2,18 +2,20 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use http::{Method, StatusCode};
 use legate_api::discovery::DeltaDiscoveryRequest;
 use legate_api::rpc;
-use legate_api::type_url::{CLUSTER, ENDPOINT, LISTENER};
-use legate_model::{Upstream, UpstreamType};
+use legate_api::type_url::{CLUSTER, ENDPOINT, LISTENER, SECRET};
+use legate_model::{ServiceInstance, ServiceKind, Upstream, UpstreamType};
 use legate_testkit::wait::until;
 use serde_json::{Value, json};
 
 use crate::acl::{MANAGEMENT, deny_by_default};
 use crate::grpc::{STOP, register, sidecar, start};
-use crate::grpc_xds::{Ads, first, named, register_mesh};
+use crate::grpc_xds::{Ads, first, first_of, named, register_mesh};
+use crate::http_api_gateways::pair_from;
 use crate::http_client::Client;
 use crate::running::Running;
 
@@ -114,6 +116,78 @@ async fn a_proxys_resources_and_nacks_are_shown() {
         Value::Array(list) if list.is_empty() => Ok(()),
         list => Err(list.to_string()),
     })
+    .await;
+    server.stop(STOP).await.unwrap();
+}
+
+#[tokio::test]
+async fn certificates_of_a_gateway_are_shown_with_their_expiry() {
+    let server = start(|config| config.http = Some(SocketAddr::from(([127, 0, 0, 1], 0)))).await;
+    let client = client(&server);
+    let put = async |entry: Value| {
+        let reply = client.put("/v1/config", &entry).await;
+        assert_eq!(reply.status, StatusCode::OK, "{}", reply.text());
+    };
+    let old = UNIX_EPOCH + Duration::from_secs(1_700_000_000);
+    for (name, from) in [("old", old), ("new", SystemTime::now())] {
+        let (certificate, key) = pair_from(from);
+        put(json!({
+            "Kind": "inline-certificate", "Name": name, "Certificate": certificate, "PrivateKey": key,
+        }))
+        .await;
+    }
+    put(json!({
+        "Kind": "file-system-certificate", "Name": "disk", "Certificate": "/a.pem", "PrivateKey": "/b.pem",
+    }))
+    .await;
+    let certificates = json!([
+        {"Kind": "inline-certificate", "Name": "new"}, {"Kind": "inline-certificate", "Name": "old"},
+        {"Kind": "file-system-certificate", "Name": "disk"},
+    ]);
+    put(
+        json!({"Kind": "api-gateway", "Name": "edge", "Listeners": [{
+            "Name": "web", "Port": 8443, "Protocol": "http", "TLS": {"Certificates": certificates},
+        }]}),
+    )
+    .await;
+    let gateway = ServiceInstance {
+        kind: ServiceKind::ApiGateway,
+        id: "edge-1".to_owned(),
+        service: "edge".to_owned(),
+        port: 8_443,
+        ..ServiceInstance::default()
+    };
+    register(&server, gateway).await;
+    let mut ads = Ads::open(&server, "").await.unwrap();
+    ads.send(first_of("edge-1", SECRET)).await;
+    ads.accept().await;
+
+    let one = client.get("/v1/internal/legate/proxy/vm-1/edge-1").await;
+    let shown = one.json()["Certificates"].take();
+    let mut shown: Vec<_> = shown.as_array().unwrap().iter().collect();
+    shown.sort_by_key(|one| one["Name"].to_string());
+    assert_eq!(shown.len(), 3, "{shown:?}");
+    let disk = json!({"Name": "file-system-certificate/disk", "Expires": null});
+    assert_eq!(*shown[0], disk);
+    assert_ne!(shown[1]["Expires"], Value::Null);
+    let expired = json!({"Name": "inline-certificate/old", "Expires": "2023-11-14T23:13:20Z"});
+    assert_eq!(*shown[2], expired);
+
+    let metrics = async || client.get("/v1/agent/metrics?format=prometheus").await;
+    let page = metrics().await.text().to_owned();
+    for line in [
+        "legate_gateway_certificate_expiry_timestamp_seconds{gateway=\"edge\"} 1700003600",
+        "legate_gateway_certificates_expired{gateway=\"edge\"} 1",
+    ] {
+        assert!(page.contains(line), "{page}");
+    }
+    drop(ads);
+    until(
+        async || match metrics().await.text().contains("legate_gateway_") {
+            false => Ok(()),
+            true => Err("the metrics of a gateway that left".to_owned()),
+        },
+    )
     .await;
     server.stop(STOP).await.unwrap();
 }

@@ -11,7 +11,7 @@ use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde_json::Value;
 
 use crate::kubernetes::Output;
-use crate::kubernetes::table::{duration, printable, table};
+use crate::kubernetes::table::{duration, printable, table, until};
 use crate::server_api::ServerApi;
 
 const PROXIES: &str = "/v1/internal/legate/proxies";
@@ -259,7 +259,23 @@ pub(super) fn text(document: &Value, now: SystemTime) -> String {
     for warning in entries(&document["Warnings"]) {
         let _ = write!(out, "\nwarning: {}\n", string(warning));
     }
-    out + &upstreams(document)
+    out + &certificates(document, now) + &upstreams(document)
+}
+
+fn certificates(document: &Value, now: SystemTime) -> String {
+    let row = |one: &Value| {
+        let expires = one["Expires"].as_str();
+        let left = match expires.and_then(|text| timestamp::parse(text).ok()) {
+            Some(at) => until(at, now),
+            None => "in files of the gateway".to_owned(),
+        };
+        vec![string(&one["Name"]), string(&one["Expires"]), left]
+    };
+    let rows: Vec<_> = entries(&document["Certificates"]).map(row).collect();
+    match rows.is_empty() {
+        true => String::new(),
+        false => format!("\n{}", table(&["CERTIFICATE", "EXPIRES", ""], &rows)),
+    }
 }
 
 fn upstreams(document: &Value) -> String {
@@ -353,6 +369,11 @@ mod tests {
                 {"Type": "cluster", "Resource": "local_app", "Reason": "bad", "Kept": true},
             ],
             "Warnings": ["careful"],
+            "Certificates": [
+                {"Name": "inline-certificate/old", "Expires": "2025-12-31T23:10:00Z"},
+                {"Name": "inline-certificate/new", "Expires": "2026-01-04T00:10:00Z"},
+                {"Name": "file-system-certificate/disk", "Expires": null},
+            ],
             "Upstreams": [{"Name": "api", "Chain": {"Protocol": "http", "Targets": {"api.x": {}}}}],
         });
         assert_eq!(
@@ -365,6 +386,10 @@ mod tests {
              waiting for a change of public_listener:0.0.0.0:20000\n\n\
              not served: cluster local_app (the last good version stays in use):\n  bad\n\n\
              warning: careful\n\n\
+             CERTIFICATE                    EXPIRES\n\
+             inline-certificate/old         2025-12-31T23:10:00Z   EXPIRED 1h ago\n\
+             inline-certificate/new         2026-01-04T00:10:00Z   in 3d\n\
+             file-system-certificate/disk                          in files of the gateway\n\n\
              UPSTREAM   PROTOCOL   LEADS TO\n\
              api        http       api.x\n"
         );

@@ -11,7 +11,7 @@ use super::target::Target;
 use super::{connected, server};
 use crate::kubernetes::forward::LARGE;
 use crate::kubernetes::sidecar::{Leaf, leaves};
-use crate::kubernetes::table::{duration, table, time};
+use crate::kubernetes::table::{table, time, until};
 use crate::kubernetes::{Output, dump};
 use crate::server_api::ServerApi;
 
@@ -113,10 +113,7 @@ fn indented(text: &str) -> String {
 
 fn certificates(certs: &Value, now: SystemTime) -> String {
     let row = |leaf: &Leaf| {
-        let left = match leaf.not_after.duration_since(now) {
-            Ok(left) => format!("in {}", duration(left)),
-            Err(past) => format!("EXPIRED {} ago", duration(past.duration())),
-        };
+        let left = until(leaf.not_after, now);
         vec![leaf.identity.clone(), time(leaf.not_after), left]
     };
     let rows = leaves(certs).iter().map(row).collect::<Vec<_>>();

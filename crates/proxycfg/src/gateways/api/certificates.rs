@@ -3,7 +3,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::time::SystemTime;
 
+use legate_identity::CertificateInfo;
 use legate_model::{
     ApiGatewayListener, ConfigEntry, ConfigKind, ResourceReference, Secret, ServiceName,
 };
@@ -17,6 +19,8 @@ pub struct GatewayCertificate {
     pub secret: String,
     /// Where both are.
     pub source: CertificateSource,
+    /// The last second of its validity; `None` if it is in files, which the gateway alone reads.
+    pub expires: Option<SystemTime>,
 }
 
 /// Where a certificate and its key are.
@@ -39,6 +43,14 @@ pub enum CertificateSource {
 }
 
 impl CertificateSource {
+    fn expires(&self) -> Option<SystemTime> {
+        let Self::Inline { certificate, .. } = self else {
+            return None;
+        };
+        let info = CertificateInfo::from_pem(certificate).ok()?;
+        Some(info.not_after)
+    }
+
     /// The hosts that the certificate is for, in lower case; none if that is not known here.
     fn hosts(&self) -> Vec<String> {
         let Self::Inline { certificate, .. } = self else {
@@ -74,6 +86,7 @@ pub(super) fn read(
             };
             Some(GatewayCertificate {
                 secret: format!("{kind}/{name}"),
+                expires: source.expires(),
                 source,
             })
         })
