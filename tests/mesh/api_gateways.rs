@@ -13,8 +13,10 @@ use legate_identity::{Authority, RootRequest};
 use legate_testkit::jwt::TestSigner;
 use legate_tests::{Mesh, MeshOptions, ServiceSpec, Sidecar, client, eventually};
 use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
 use tokio_rustls::rustls::client::danger::{
     HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier,
 };
@@ -346,8 +348,11 @@ impl ServerCertVerifier for Anything {
     }
 }
 
-/// The certificate that a server presents to clients of this name.
-async fn presented(server: SocketAddr, name: &'static str) -> Option<CertificateDer<'static>> {
+/// A TLS connection to a server for this name.
+pub(crate) async fn connect(
+    server: SocketAddr,
+    name: &'static str,
+) -> Option<TlsStream<TcpStream>> {
     let provider = Arc::new(aws_lc_rs::default_provider());
     let config = ClientConfig::builder()
         .dangerous()
@@ -355,10 +360,13 @@ async fn presented(server: SocketAddr, name: &'static str) -> Option<Certificate
         .with_no_client_auth();
     let stream = TcpStream::connect(server).await.ok()?;
     let connector = TlsConnector::from(Arc::new(config));
-    let stream = connector
-        .connect(name.try_into().ok()?, stream)
-        .await
-        .ok()?;
+    let connected = connector.connect(name.try_into().ok()?, stream).await;
+    connected.ok()
+}
+
+/// The certificate that a server presents to clients of this name.
+async fn presented(server: SocketAddr, name: &'static str) -> Option<CertificateDer<'static>> {
+    let stream = connect(server, name).await?;
     let (_, connection) = stream.get_ref();
     Some(
         connection
@@ -367,6 +375,76 @@ async fn presented(server: SocketAddr, name: &'static str) -> Option<Certificate
             .clone()
             .into_owned(),
     )
+}
+
+/// The status of the response to a request on an open connection.
+async fn ask_on(stream: &mut TlsStream<TcpStream>) -> String {
+    let request = "GET / HTTP/1.1\r\nhost: 500.test\r\n\r\n";
+    stream.write_all(request.as_bytes()).await.expect("sent");
+    let mut answer = Vec::new();
+    loop {
+        let count = stream.read_buf(&mut answer).await.expect("an answer");
+        assert_ne!(count, 0, "the connection is closed");
+        let text = String::from_utf8_lossy(&answer);
+        let (head, body) = text.split_once("\r\n\r\n").unwrap_or_default();
+        let length = head
+            .lines()
+            .find_map(|line| line.strip_prefix("content-length: "));
+        if length.is_some_and(|length| length == body.len().to_string()) {
+            return head.lines().next().unwrap_or_default().to_owned();
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn of_a_thousand_certificates_a_changed_one_closes_no_connection() {
+    const CHANGED: &str = "500.test";
+    let entry = |number: usize, (certificate, key): &(String, String)| {
+        json!({
+            "Kind": "inline-certificate", "Name": number.to_string(), "Certificate": certificate,
+            "PrivateKey": key,
+        })
+    };
+    let names = (0..1_000).map(|number| json!({"Name": number.to_string()}));
+    let listener = json!({
+        "Name": "one", "Port": TLS, "Protocol": "http",
+        "TLS": {"Certificates": names.collect::<Vec<_>>()},
+    });
+    let mut entries: Vec<_> = (0..1_000)
+        .map(|number| entry(number, &pair(&format!("{number}.test"))))
+        .collect();
+    entries.push(gateway(json!([listener])));
+    entries.push(route("a", json!(null), json!([to("/", "api")])));
+    let scene = Scene::start(&[API], &entries).await;
+    let server = scene.port(TLS);
+    let envoy = scene.sidecars.last().expect("the gateway");
+    let found = eventually(
+        "it accepts TLS",
+        || connect(server, CHANGED),
+        Option::is_some,
+    );
+    let mut open = found.await.expect("a connection");
+    assert_eq!(ask_on(&mut open).await, "HTTP/1.1 200 OK");
+    let listeners = async || {
+        let counters = ["added", "modified", "removed", "in_place_updated"];
+        let mut found = Vec::new();
+        for counter in counters {
+            let name = format!("listener_manager.listener_{counter}");
+            found.push(envoy.stat(&name).await);
+        }
+        found
+    };
+    let before = listeners().await;
+    assert_eq!(before[0], 1, "{before:?}");
+
+    let renewed = pair(CHANGED);
+    scene.mesh.entry(entry(500, &renewed)).await;
+    let der = CertificateDer::from_pem_slice(renewed.0.as_bytes()).expect("PEM");
+    let is_renewed = |found: &Option<CertificateDer<'static>>| found.as_ref() == Some(&der);
+    eventually("it is renewed", || presented(server, CHANGED), is_renewed).await;
+    assert_eq!(listeners().await, before);
+    assert_eq!(ask_on(&mut open).await, "HTTP/1.1 200 OK");
+    scene.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

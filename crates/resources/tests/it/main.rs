@@ -6,6 +6,7 @@
     reason = "helpers of tests fail like the tests that call them"
 )]
 
+mod api_gateway;
 mod changes;
 mod describe;
 mod egress;
