@@ -26,6 +26,7 @@ pub(crate) const ORIGINAL_DESTINATION: &str = "original-destination";
 
 pub(crate) const ORIGINAL_DST_FILTER: &str = "envoy.filters.listener.original_dst";
 pub(crate) const TLS_INSPECTOR: &str = "envoy.filters.listener.tls_inspector";
+pub(crate) const PROXY_PROTOCOL: &str = "envoy.filters.listener.proxy_protocol";
 pub(crate) const TCP_PROXY: &str = "envoy.filters.network.tcp_proxy";
 pub(crate) const HTTP_CONNECTION_MANAGER: &str = "envoy.filters.network.http_connection_manager";
 pub(crate) const CONNECTION_LIMIT: &str = "envoy.filters.network.connection_limit";
@@ -39,6 +40,9 @@ pub(crate) const HEADER_TO_METADATA: &str = "envoy.filters.http.header_to_metada
 pub(crate) const ROUTER: &str = "envoy.filters.http.router";
 pub(crate) const SNI_CLUSTER: &str = "envoy.filters.network.sni_cluster";
 pub(crate) const TLS_SOCKET: &str = "tls";
+pub(crate) const QUIC_SOCKET: &str = "envoy.transport_sockets.quic";
+pub(crate) const PROXY_PROTOCOL_SOCKET: &str = "envoy.transport_sockets.upstream_proxy_protocol";
+pub(crate) const PLAINTEXT_SOCKET: &str = "envoy.transport_sockets.raw_buffer";
 
 /// The key of a cluster's HTTP options in Envoy.
 pub(crate) const HTTP_OPTIONS: &str = "envoy.extensions.upstreams.http.v3.HttpProtocolOptions";

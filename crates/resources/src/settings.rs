@@ -7,10 +7,13 @@ use std::cell::LazyCell;
 use std::time::Duration;
 
 use legate_model::duration::GoDuration;
-use legate_model::{MutualTlsMode, Opaque, ProxyMode, ServiceInstance, Upstream, UpstreamLimits};
+use legate_model::{
+    MutualTlsMode, Opaque, ProxyMode, ServiceInstance, ServiceKind, Upstream, UpstreamLimits,
+};
 use legate_proxycfg::opaque::{self, OpaqueError};
 use serde_json::Value;
 
+use crate::gateway::edge::Edge;
 use crate::telemetry::Telemetry;
 
 /// The default connect timeout of the application.
@@ -63,6 +66,8 @@ pub(crate) struct ProxySettings {
     pub(crate) public_listener: Option<String>,
     /// The application's cluster, if a user wrote it.
     pub(crate) local_cluster: Option<String>,
+    /// How a gateway meets clients outside the mesh; the default for other proxies.
+    pub(crate) edge: Edge,
     /// Access logs and tracing.
     pub(crate) telemetry: Telemetry,
 }
@@ -96,6 +101,12 @@ impl ProxySettings {
             fetch_timeout: read.millis(config, "xds_fetch_timeout_ms"),
             public_listener: read.written(config, PUBLIC_LISTENER_JSON),
             local_cluster: read.written(config, LOCAL_CLUSTER_JSON),
+            edge: match instance.kind {
+                ServiceKind::IngressGateway | ServiceKind::ApiGateway => {
+                    Edge::read(instance, warnings)
+                }
+                _ => Edge::default(),
+            },
             telemetry: Telemetry::read(instance, warnings),
         };
         let exposed = &instance.proxy.expose;

@@ -82,6 +82,12 @@ impl TlsSettings {
         })
     }
 
+    /// Whether connections may have TLS 1.3.
+    pub(crate) fn allows_1_3(&self) -> bool {
+        use tls_parameters::TlsProtocol::{TlSv13, TlsAuto};
+        self.max == i32::from(TlsAuto) || self.max == i32::from(TlSv13)
+    }
+
     /// As a message.
     pub(crate) fn parameters(&self) -> TlsParameters {
         TlsParameters {

@@ -12,16 +12,20 @@ use envoy_types::pb::envoy::config::cluster::v3::{
     Cluster, OutlierDetection, UpstreamConnectionOptions, cluster,
 };
 use envoy_types::pb::envoy::config::core::v3::{
-    Address, HealthStatus, SocketAddress, TcpKeepalive, address, socket_address,
+    Address, HealthStatus, ProxyProtocolConfig, SocketAddress, TcpKeepalive, TransportSocket,
+    address, proxy_protocol_config, socket_address, transport_socket,
 };
 use envoy_types::pb::envoy::config::endpoint::v3::{
     ClusterLoadAssignment, Endpoint, LbEndpoint, LocalityLbEndpoints, lb_endpoint,
 };
+use envoy_types::pb::envoy::extensions::transport_sockets::proxy_protocol::v3::ProxyProtocolUpstreamTransport;
+use envoy_types::pb::envoy::extensions::transport_sockets::raw_buffer::v3::RawBuffer;
 use envoy_types::pb::google::protobuf::UInt32Value;
 use legate_proxycfg::Instances;
+use prost::{Message, Name};
 
 use super::origination::Origination;
-use super::settings::{GatewaySettings, Keepalive};
+use super::settings::{GatewaySettings, Keepalive, ProxyProtocol};
 use crate::balancing::Balancing;
 use crate::cluster::{http2_only, set_http_options};
 use crate::duration::proto_duration;
@@ -29,6 +33,7 @@ use crate::encode::{self, EncodedResource};
 use crate::endpoint::{self, Health};
 use crate::error::GenerateError;
 use crate::memo::Memo;
+use crate::names::{PLAINTEXT_SOCKET, PROXY_PROTOCOL_SOCKET};
 use crate::tls;
 
 /// How often Envoy resolves host names, as in Consul.
@@ -44,6 +49,8 @@ pub(crate) struct ExternalCluster<'a> {
     pub(crate) balancing: Balancing,
     pub(crate) keepalive: Option<Keepalive>,
     pub(crate) tls: Option<Origination<'a>>,
+    /// The header with which connections begin, before TLS.
+    pub(crate) proxy_protocol: Option<ProxyProtocol>,
     /// Envoy's initial fetch timeout for endpoints.
     pub(crate) fetch_timeout: Option<Duration>,
 }
@@ -153,6 +160,10 @@ pub(crate) fn cluster(
 
 fn build(input: &ExternalCluster<'_>) -> Cluster {
     let socket = input.tls.as_ref().map(|tls| tls.socket(input.http2));
+    let socket = match input.proxy_protocol {
+        Some(version) => Some(after_header(version, socket)),
+        None => socket,
+    };
     let mut cluster = Cluster {
         name: input.name.to_owned(),
         connect_timeout: Some(proto_duration(input.connect_timeout)),
@@ -197,6 +208,33 @@ fn build(input: &ExternalCluster<'_>) -> Cluster {
         set_http_options(&mut cluster, http2_only());
     }
     cluster
+}
+
+/// A socket that sends a header with the caller's address before what the inner one sends.
+fn after_header(version: ProxyProtocol, inner: Option<TransportSocket>) -> TransportSocket {
+    let version = match version {
+        ProxyProtocol::V1 => proxy_protocol_config::Version::V1,
+        ProxyProtocol::V2 => proxy_protocol_config::Version::V2,
+    };
+    let inner = inner.unwrap_or_else(|| named(PLAINTEXT_SOCKET, &RawBuffer::default()));
+    let transport = ProxyProtocolUpstreamTransport {
+        config: Some(ProxyProtocolConfig {
+            version: version.into(),
+            ..ProxyProtocolConfig::default()
+        }),
+        transport_socket: Some(inner),
+        ..ProxyProtocolUpstreamTransport::default()
+    };
+    named(PROXY_PROTOCOL_SOCKET, &transport)
+}
+
+fn named<M: Message + Name>(name: &str, config: &M) -> TransportSocket {
+    TransportSocket {
+        name: name.to_owned(),
+        config_type: Some(transport_socket::ConfigType::TypedConfig(encode::any(
+            config,
+        ))),
+    }
 }
 
 fn discover(cluster: &mut Cluster, discovery: cluster::DiscoveryType) {

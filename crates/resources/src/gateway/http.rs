@@ -6,6 +6,8 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
+use envoy_types::pb::envoy::config::core::v3::header_value_option::HeaderAppendAction;
+use envoy_types::pb::envoy::config::core::v3::{HeaderValue, HeaderValueOption};
 use envoy_types::pb::envoy::config::route::v3::{
     DirectResponseAction, Route, RouteConfiguration, RouteMatch, VirtualHost, route, route_match,
 };
@@ -18,16 +20,31 @@ use crate::encode::{self, EncodedResource};
 use crate::error::GenerateError;
 use crate::memo::Memo;
 
-/// The routes of a listener, or of one of its filter chains.
+/// How long clients may use HTTP/3 without asking by TCP again, in seconds: a day.
+const ALTERNATIVE_FOR: u32 = 86_400;
+
+/// The routes of a listener, or of one of its filter chains. `http3`: the port on which clients may
+/// send the same requests by HTTP/3.
 pub(crate) fn routes(
     memo: &Memo,
     name: &str,
     virtual_hosts: Vec<VirtualHost>,
     validate_clusters: bool,
+    http3: Option<u16>,
 ) -> Result<Arc<EncodedResource>, GenerateError> {
+    let alternative = http3.map(|port| HeaderValueOption {
+        header: Some(HeaderValue {
+            key: "alt-svc".to_owned(),
+            value: format!("h3=\":{port}\"; ma={ALTERNATIVE_FOR}"),
+            ..HeaderValue::default()
+        }),
+        append_action: HeaderAppendAction::OverwriteIfExistsOrAdd.into(),
+        ..HeaderValueOption::default()
+    });
     let configuration = RouteConfiguration {
         name: name.to_owned(),
         virtual_hosts,
+        response_headers_to_add: alternative.into_iter().collect(),
         validate_clusters: validate_clusters.then_some(BoolValue { value: true }),
         ..RouteConfiguration::default()
     };

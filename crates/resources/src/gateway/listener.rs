@@ -4,14 +4,16 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use envoy_types::pb::envoy::config::core::v3::TrafficDirection;
+use envoy_types::pb::envoy::config::core::v3::{TrafficDirection, address, socket_address};
 use envoy_types::pb::envoy::config::listener::v3::{
-    Filter, FilterChain, FilterChainMatch, Listener,
+    Filter, FilterChain, FilterChainMatch, Listener, QuicProtocolOptions, UdpListenerConfig,
 };
 use envoy_types::pb::envoy::extensions::filters::network::http_connection_manager::v3::Rds;
-use envoy_types::pb::google::protobuf::Any;
+use envoy_types::pb::envoy::extensions::filters::network::http_connection_manager::v3::http_connection_manager::CodecType;
+use envoy_types::pb::google::protobuf::{Any, BoolValue};
 use legate_model::Protocol;
 
+use super::edge;
 use super::tls::ServerTls;
 use crate::duration::proto_duration;
 use crate::encode::{self, EncodedResource};
@@ -19,9 +21,14 @@ use crate::error::GenerateError;
 use crate::listener::normalization::Normalization;
 use crate::listener::{self, Bind, RouteSpecifier};
 use crate::memo::Memo;
+use crate::part::{Made, made};
 use crate::retry;
+use crate::settings::ProxySettings;
 use crate::telemetry::Telemetry;
 use crate::tls;
+
+/// The name of listeners for HTTP/3 without their address.
+pub(crate) const HTTP3: &str = "http3";
 
 /// A listener of a gateway.
 #[derive(Hash)]
@@ -33,6 +40,29 @@ pub(crate) struct GatewayListener<'a> {
     /// Envoy's initial fetch timeout for routes.
     pub(crate) fetch_timeout: Option<Duration>,
     pub(crate) telemetry: &'a Telemetry,
+    /// Whether each TCP connection begins with a header of the PROXY protocol.
+    pub(crate) proxy_protocol: bool,
+    /// The number of proxies whose `X-Forwarded-For` is trusted; `None` for that of every client.
+    pub(crate) trusted_hops: Option<u32>,
+}
+
+impl<'a> GatewayListener<'a> {
+    pub(crate) fn new(
+        name: &'a str,
+        bind: &'a Bind,
+        chains: &'a [Chain],
+        settings: &'a ProxySettings,
+    ) -> Self {
+        Self {
+            name,
+            bind,
+            chains,
+            fetch_timeout: settings.fetch_timeout,
+            telemetry: &settings.telemetry,
+            proxy_protocol: settings.edge.proxy_protocol,
+            trusted_hops: settings.edge.trusted_hops,
+        }
+    }
 }
 
 /// One filter chain.
@@ -82,6 +112,15 @@ impl LeadsTo {
     }
 }
 
+/// Whether HTTP/3 can be served: all connections have TLS of a version for it, and carry requests.
+pub(crate) fn can_http3(chains: &[Chain]) -> bool {
+    let can = |chain: &Chain| {
+        let tls = chain.tls.as_ref();
+        chain.leads_to.routes().is_some() && tls.is_some_and(|tls| tls.settings.allows_1_3())
+    };
+    !chains.is_empty() && chains.iter().all(can)
+}
+
 /// The listener.
 pub(crate) fn listener(
     memo: &Memo,
@@ -95,12 +134,60 @@ pub(crate) fn listener(
     })
 }
 
+/// The listener for HTTP/3 at the same address, over QUIC. `None` with a warning if not every chain
+/// can serve it.
+pub(crate) fn http3(
+    memo: &Memo,
+    input: &GatewayListener<'_>,
+    port: u16,
+    warnings: &mut Vec<String>,
+) -> Result<Option<Made>, GenerateError> {
+    if !can_http3(input.chains) {
+        warnings.push(edge::without_http3(port));
+        return Ok(None);
+    }
+    made(memo.get(&(HTTP3, input), |(prefix, input)| {
+        let name = format!("{prefix}:{}", input.bind.suffix());
+        let routes = input.chains.iter();
+        let routes: Vec<&str> = routes.filter_map(|chain| chain.leads_to.routes()).collect();
+        Ok(encode::resource(&name, &over_quic(&name, input), &routes))
+    }))
+}
+
+fn over_quic(name: &str, input: &GatewayListener<'_>) -> Listener {
+    let chains = input.chains.iter().map(|chain| FilterChain {
+        transport_socket: chain.tls.as_ref().map(ServerTls::quic_socket),
+        ..filter_chain(chain, input, CodecType::Http3)
+    });
+    let mut listener = listener::listener(
+        name,
+        input.bind,
+        TrafficDirection::Outbound,
+        false,
+        input.telemetry,
+        chains.collect(),
+    );
+    let address = listener.address.as_mut();
+    if let Some(address::Address::SocketAddress(socket)) =
+        address.and_then(|address| address.address.as_mut())
+    {
+        socket.protocol = socket_address::Protocol::Udp.into();
+    }
+    listener.udp_listener_config = Some(UdpListenerConfig {
+        quic_options: Some(QuicProtocolOptions::default()),
+        ..UdpListenerConfig::default()
+    });
+    listener
+}
+
 fn build(name: &str, input: &GatewayListener<'_>) -> Listener {
-    let chains = input.chains.iter().map(|chain| filter_chain(chain, input));
+    let chains = input.chains.iter();
+    let chains = chains.map(|chain| filter_chain(chain, input, CodecType::Auto));
     let by_name = input.chains.iter().any(|one| !one.server_names.is_empty());
     let inspector = by_name.then(listener::tls_inspector);
+    let header = input.proxy_protocol.then(listener::proxy_protocol);
     Listener {
-        listener_filters: inspector.into_iter().collect(),
+        listener_filters: header.into_iter().chain(inspector).collect(),
         ..listener::listener(
             name,
             input.bind,
@@ -112,7 +199,7 @@ fn build(name: &str, input: &GatewayListener<'_>) -> Listener {
     }
 }
 
-fn filter_chain(chain: &Chain, input: &GatewayListener<'_>) -> FilterChain {
+fn filter_chain(chain: &Chain, input: &GatewayListener<'_>, codec: CodecType) -> FilterChain {
     let matched = (!chain.server_names.is_empty()).then(|| FilterChainMatch {
         // Envoy compares server names in lower case.
         server_names: chain
@@ -124,13 +211,13 @@ fn filter_chain(chain: &Chain, input: &GatewayListener<'_>) -> FilterChain {
     });
     FilterChain {
         filter_chain_match: matched,
-        filters: vec![filter(chain, input)],
+        filters: vec![filter(chain, input, codec)],
         transport_socket: chain.tls.as_ref().map(ServerTls::socket),
         ..FilterChain::default()
     }
 }
 
-fn filter(chain: &Chain, input: &GatewayListener<'_>) -> Filter {
+fn filter(chain: &Chain, input: &GatewayListener<'_>, codec: CodecType) -> Filter {
     // As in Consul, requests from outside the mesh are not traced.
     let telemetry = input.telemetry.without_tracing();
     match &chain.leads_to {
@@ -162,6 +249,11 @@ fn filter(chain: &Chain, input: &GatewayListener<'_>) -> Filter {
                 &telemetry,
                 filters.collect(),
             );
+            manager.codec_type = codec.into();
+            if let Some(hops) = input.trusted_hops {
+                manager.use_remote_address = Some(BoolValue { value: true });
+                manager.xff_num_trusted_hops = hops;
+            }
             if let Some(normalization) = &requests.normalization {
                 normalization.apply(&mut manager);
             }

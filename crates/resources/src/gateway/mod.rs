@@ -4,6 +4,7 @@
 pub(crate) mod bind;
 pub(crate) mod certificates;
 pub(crate) mod cluster;
+pub(crate) mod edge;
 pub(crate) mod external;
 pub(crate) mod http;
 pub(crate) mod listener;

@@ -7,16 +7,18 @@ use std::time::Duration;
 
 use envoy_types::pb::envoy::config::core::v3::{
     ApiConfigSource, ApiVersion, ConfigSource, GrpcService, TransportSocket, api_config_source,
-    config_source, grpc_service,
+    config_source, grpc_service, transport_socket,
 };
+use envoy_types::pb::envoy::extensions::transport_sockets::quic::v3::QuicDownstreamTransport;
 use envoy_types::pb::envoy::extensions::transport_sockets::tls::v3::{
-    CommonTlsContext, DownstreamTlsContext, SdsSecretConfig,
+    CommonTlsContext, DownstreamTlsContext, SdsSecretConfig, TlsParameters,
 };
 use envoy_types::pb::google::protobuf::BoolValue;
 use legate_model::{GatewaySds, Protocol};
 
 use crate::duration::proto_duration;
 use crate::encode;
+use crate::names::QUIC_SOCKET;
 use crate::tls::{self, TlsSettings};
 
 /// The timeout of a request to the SDS server of a user, as in Consul.
@@ -110,9 +112,30 @@ impl ServerTls {
             Protocol::Http => &["http/1.1"],
             Protocol::Http2 | Protocol::Grpc => &["h2", "http/1.1"],
         };
-        let context = DownstreamTlsContext {
+        let parameters = self.settings.parameters();
+        tls::socket(encode::any(&self.context(alpn, Some(parameters))))
+    }
+
+    /// The socket of a filter chain for HTTP/3, which always has TLS 1.3.
+    pub(crate) fn quic_socket(&self) -> TransportSocket {
+        let transport = QuicDownstreamTransport {
+            downstream_tls_context: Some(self.context(&["h3"], None)),
+            // Early data could be sent again by others, and so could its requests.
+            enable_early_data: Some(BoolValue { value: false }),
+            ..QuicDownstreamTransport::default()
+        };
+        TransportSocket {
+            name: QUIC_SOCKET.to_owned(),
+            config_type: Some(transport_socket::ConfigType::TypedConfig(encode::any(
+                &transport,
+            ))),
+        }
+    }
+
+    fn context(&self, alpn: &[&str], parameters: Option<TlsParameters>) -> DownstreamTlsContext {
+        DownstreamTlsContext {
             common_tls_context: Some(CommonTlsContext {
-                tls_params: Some(self.settings.parameters()),
+                tls_params: parameters,
                 tls_certificate_sds_secret_configs: self
                     .certificates
                     .iter()
@@ -123,7 +146,6 @@ impl ServerTls {
             }),
             require_client_certificate: Some(BoolValue { value: false }),
             ..DownstreamTlsContext::default()
-        };
-        tls::socket(encode::any(&context))
+        }
     }
 }

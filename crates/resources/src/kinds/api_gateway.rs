@@ -17,7 +17,7 @@ use super::change::{SameProxy, same_chain};
 use super::services;
 use crate::composer::Composer;
 use crate::error::GenerateError;
-use crate::gateway::listener::{Chain, GatewayListener, LeadsTo, Requests};
+use crate::gateway::listener::{Chain, GatewayListener, HTTP3, LeadsTo, Requests};
 use crate::gateway::rules::{Referred, virtual_hosts};
 use crate::gateway::tls::{Certificate, ServerTls};
 use crate::gateway::{bind, certificates, http, listener};
@@ -136,6 +136,11 @@ fn key_servers<'a>(composer: &Composer<'a>, own: &ApiGateway, unchanged: bool) -
     unit
 }
 
+type MadeChains = Result<Vec<Chain>, GenerateError>;
+
+/// The filter chains of a port, made on first use.
+type Chains<'a> = LazyCell<MadeChains, Box<dyn FnOnce() -> MadeChains + 'a>>;
+
 /// What the ports of a gateway share.
 struct Gateway<'a, 'b> {
     proxy: &'a Proxy,
@@ -201,11 +206,17 @@ impl<'a> Port<'a, '_> {
         if unchanged && unit.is_sound() && unit.take_over() {
             return unit;
         }
+        let memo = composer.memo;
+        let chains: Chains<'_> = LazyCell::new(Box::new(|| self.chains(memo)));
         if let Content::Http(rules) = &self.port.content {
-            self.add_routes(&mut unit, composer.memo, rules, unchanged);
+            let http3 = || {
+                let chains = chains.as_deref().unwrap_or_default();
+                settings.0.edge.http3(self.port.port, chains)
+            };
+            self.add_routes(&mut unit, memo, (rules, http3), unchanged);
         }
-        let listeners = (settings, hosts().as_slice());
-        self.add_listeners(&mut unit, composer.memo, (unchanged, same_tls), listeners);
+        let listeners = (settings, hosts().as_slice(), &chains);
+        self.add_listeners(&mut unit, memo, (unchanged, same_tls), listeners);
         unit
     }
 
@@ -256,7 +267,7 @@ impl<'a> Port<'a, '_> {
         &self,
         unit: &mut UnitBuilder<'_>,
         memo: &Memo,
-        hosts: &[legate_routes::VirtualHost],
+        (hosts, http3): (&[legate_routes::VirtualHost], impl FnOnce() -> Option<u16>),
         unchanged: bool,
     ) {
         let mesh = (*self.gateway.proxy.mesh).as_ref();
@@ -268,7 +279,8 @@ impl<'a> Port<'a, '_> {
                 jwt_providers: &self.gateway.own.jwt_providers,
             };
             let hosts = virtual_hosts(hosts, self.port.port, &referred, warnings);
-            made(http::routes(memo, &self.routes(), hosts, validate))
+            let name = self.routes();
+            made(http::routes(memo, &name, hosts, validate, http3()))
         });
     }
 
@@ -277,22 +289,15 @@ impl<'a> Port<'a, '_> {
         unit: &mut UnitBuilder<'_>,
         memo: &Memo,
         (unchanged, same_tls): (bool, bool),
-        (settings, hosts): (&Settings<'_>, &[String]),
+        (settings, hosts, chains): (&Settings<'_>, &[String], &Chains<'_>),
     ) {
-        let chains = LazyCell::new(|| self.chains(memo));
         for host in hosts {
             let name = || format!("{}:{host}", self.listener());
             unit.part(Type::Listener, name, unchanged, |_| {
                 let chains = chains.as_ref().map_err(Clone::clone)?;
-                let bind = Bind::socket("an address of the gateway", host, self.port.port)?;
-                let settings = &settings.0;
-                let input = GatewayListener {
-                    name: &self.listener(),
-                    bind: &bind,
-                    chains,
-                    fetch_timeout: settings.fetch_timeout,
-                    telemetry: &settings.telemetry,
-                };
+                let bind = self.bind(host)?;
+                let name = self.listener();
+                let input = GatewayListener::new(&name, &bind, chains, &settings.0);
                 let resource = listener::listener(memo, &input)?;
                 let bind = Some(Box::new(bind));
                 Ok(Some(Made { resource, bind }))
@@ -300,6 +305,23 @@ impl<'a> Port<'a, '_> {
             // Without its new certificates a port is closed, and does not stay open without TLS.
             unit.outdated(!same_tls);
         }
+        if !settings.0.edge.http3_ports.contains(&self.port.port) {
+            return;
+        }
+        for host in hosts {
+            let name = || format!("{HTTP3}:{host}");
+            unit.part(Type::Listener, name, unchanged, |warnings| {
+                let chains = chains.as_ref().map_err(Clone::clone)?;
+                let bind = self.bind(host)?;
+                let input = GatewayListener::new(HTTP3, &bind, chains, &settings.0);
+                listener::http3(memo, &input, self.port.port, warnings)
+            });
+            unit.outdated(!same_tls);
+        }
+    }
+
+    fn bind(&self, host: &str) -> Result<Bind, GenerateError> {
+        Bind::socket("an address of the gateway", host, self.port.port)
     }
 
     /// The name of the listeners without their address.

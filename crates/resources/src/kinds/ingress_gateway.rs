@@ -13,9 +13,8 @@ use legate_proxycfg::{ExposedPort, ExposedService, IngressGateway, Proxy, Upstre
 use super::change::{SameProxy, same_chain};
 use super::services;
 use crate::composer::Composer;
-use crate::encode::EncodedResource;
 use crate::error::GenerateError;
-use crate::gateway::listener::{Chain, GatewayListener, LeadsTo, Requests};
+use crate::gateway::listener::{Chain, GatewayListener, HTTP3, LeadsTo, Requests};
 use crate::gateway::tls::{Certificate, ServerTls};
 use crate::gateway::{bind, certificates, http, listener};
 use crate::listener::Bind;
@@ -77,6 +76,11 @@ pub(super) fn compose(
     }
 }
 
+type MadeChains = (Result<Vec<Chain>, GenerateError>, Vec<String>);
+
+/// The filter chains of a port with warnings, made on first use.
+type Chains<'a> = LazyCell<MadeChains, Box<dyn FnOnce() -> MadeChains + 'a>>;
+
 /// One port of the gateway.
 struct Port<'a, 'b> {
     proxy: &'a Proxy,
@@ -119,16 +123,26 @@ impl<'a> Port<'a, '_> {
         {
             return unit;
         }
+        let memo = composer.memo;
+        let chains: Chains<'_> = LazyCell::new(Box::new(|| {
+            let mut warnings = Vec::new();
+            (self.chains(memo, &mut warnings), warnings)
+        }));
         if self.port.protocol.is_http() {
-            self.add_routes(&mut unit, composer.memo, lead_alike && same.mesh);
+            let http3 = LazyCell::new(|| {
+                let chains = chains.0.as_deref().unwrap_or_default();
+                settings.0.edge.http3(self.port.port, chains)
+            });
+            let unchanged = lead_alike && same.mesh && same.instance;
+            self.add_routes(&mut unit, memo, unchanged, &|| *http3);
         }
         // Routes are separate, so that a listener for requests does not change with them.
         let unchanged = match self.port.protocol.is_http() {
             true => same_port && same.instance,
             false => lead_alike && same.instance,
         };
-        let listeners = (settings, hosts().as_slice());
-        self.add_listeners(&mut unit, composer.memo, (unchanged, same_tls), listeners);
+        let listeners = (settings, hosts().as_slice(), &chains);
+        self.add_listeners(&mut unit, memo, (unchanged, same_tls), listeners);
         unit
     }
 
@@ -153,8 +167,14 @@ impl<'a> Port<'a, '_> {
     }
 
     /// Adds the routes to the services with the certificate of the port, and those of each service
-    /// with its own.
-    fn add_routes(&self, unit: &mut UnitBuilder<'_>, memo: &Memo, unchanged: bool) {
+    /// with its own. `http3`: the port, if it accepts HTTP/3.
+    fn add_routes(
+        &self,
+        unit: &mut UnitBuilder<'_>,
+        memo: &Memo,
+        unchanged: bool,
+        http3: &dyn Fn() -> Option<u16>,
+    ) {
         let validate = (*self.proxy.mesh).as_ref();
         let validate = validate.is_some_and(|mesh| mesh.validate_clusters);
         let domains = LazyCell::new(|| self.domains());
@@ -182,7 +202,7 @@ impl<'a> Port<'a, '_> {
             let hosts: Vec<_> = general.map(host).filter(has_domain).collect();
             match hosts.is_empty() {
                 true => Ok(None),
-                false => made(http::routes(memo, &self.routes(), hosts, validate)),
+                false => made(http::routes(memo, &self.routes(), hosts, validate, http3())),
             }
         });
         for at in places() {
@@ -198,6 +218,7 @@ impl<'a> Port<'a, '_> {
                     &self.own_routes(service),
                     hosts,
                     validate,
+                    http3(),
                 ))
             });
         }
@@ -240,12 +261,8 @@ impl<'a> Port<'a, '_> {
         unit: &mut UnitBuilder<'_>,
         memo: &Memo,
         (unchanged, same_tls): (bool, bool),
-        (settings, hosts): (&Settings<'_>, &[String]),
+        (settings, hosts, chains): (&Settings<'_>, &[String], &Chains<'_>),
     ) {
-        let chains = LazyCell::new(|| {
-            let mut warnings = Vec::new();
-            (self.chains(memo, &mut warnings), warnings)
-        });
         for (at, host) in hosts.iter().enumerate() {
             let name = || format!("{}:{host}", self.listener());
             unit.part(Type::Listener, name, unchanged, |warnings| {
@@ -256,31 +273,33 @@ impl<'a> Port<'a, '_> {
                 if chains.is_empty() {
                     return Ok(None);
                 }
-                let bind = Bind::socket("an address of the gateway", host, self.port.port)?;
-                let resource = self.listen(memo, &bind, chains, &settings.0)?;
+                let bind = self.bind(host)?;
+                let name = self.listener();
+                let input = GatewayListener::new(&name, &bind, chains, &settings.0);
+                let resource = listener::listener(memo, &input)?;
                 let bind = Some(Box::new(bind));
                 Ok(Some(Made { resource, bind }))
             });
             // Without its new certificates a port is closed, and does not stay open without TLS.
             unit.outdated(!same_tls);
         }
+        if !settings.0.edge.http3_ports.contains(&self.port.port) {
+            return;
+        }
+        for host in hosts {
+            let name = || format!("{HTTP3}:{host}");
+            unit.part(Type::Listener, name, unchanged, |warnings| {
+                let chains = chains.0.as_ref().map_err(Clone::clone)?;
+                let bind = self.bind(host)?;
+                let input = GatewayListener::new(HTTP3, &bind, chains, &settings.0);
+                listener::http3(memo, &input, self.port.port, warnings)
+            });
+            unit.outdated(!same_tls);
+        }
     }
 
-    fn listen(
-        &self,
-        memo: &Memo,
-        bind: &Bind,
-        chains: &[Chain],
-        settings: &ProxySettings,
-    ) -> Result<Arc<EncodedResource>, GenerateError> {
-        let input = GatewayListener {
-            name: &self.listener(),
-            bind,
-            chains,
-            fetch_timeout: settings.fetch_timeout,
-            telemetry: &settings.telemetry,
-        };
-        listener::listener(memo, &input)
+    fn bind(&self, host: &str) -> Result<Bind, GenerateError> {
+        Bind::socket("an address of the gateway", host, self.port.port)
     }
 
     /// The name of the listeners without their address.

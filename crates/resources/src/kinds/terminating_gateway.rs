@@ -324,6 +324,16 @@ impl<'a> ServiceChange<'a> {
                 Discovery::of_names(&service, instances, &settings.gateway, warnings)
             }
         };
+        let name = service.name.to_string();
+        let mut proxy_protocol = settings.gateway.proxy_protocol.get(&name).copied();
+        if proxy_protocol.is_some() && service.protocol.is_http() {
+            // Requests of several callers share a connection.
+            warnings.push(format!(
+                "connections to {name} begin with no header of the PROXY protocol, because its \
+                 protocol is not tcp"
+            ));
+            proxy_protocol = None;
+        }
         let timeout = self.resolver().map(|resolver| resolver.connect_timeout);
         let cluster = ExternalCluster {
             name: &target.name,
@@ -335,6 +345,7 @@ impl<'a> ServiceChange<'a> {
             balancing: Balancing::of(self.balancer()),
             keepalive: settings.gateway.keepalive,
             tls: Origination::of(&self.now.link),
+            proxy_protocol,
             fetch_timeout: settings.proxy.fetch_timeout,
         };
         external::cluster(memo, &cluster)

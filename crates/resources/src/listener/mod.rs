@@ -31,6 +31,7 @@ use envoy_types::pb::envoy::extensions::filters::http::grpc_stats::v3::{
 };
 use envoy_types::pb::envoy::extensions::filters::http::router::v3::Router;
 use envoy_types::pb::envoy::extensions::filters::listener::original_dst::v3::OriginalDst;
+use envoy_types::pb::envoy::extensions::filters::listener::proxy_protocol::v3::ProxyProtocol;
 use envoy_types::pb::envoy::extensions::filters::listener::tls_inspector::v3::TlsInspector;
 use envoy_types::pb::envoy::extensions::filters::network::http_connection_manager::v3::{
     HttpConnectionManager, HttpFilter, http_connection_manager, http_filter,
@@ -44,8 +45,8 @@ use legate_model::Protocol;
 use crate::encode;
 use crate::error::GenerateError;
 use crate::names::{
-    GRPC_HTTP1_BRIDGE, GRPC_STATS, HTTP_CONNECTION_MANAGER, ORIGINAL_DST_FILTER, ROUTER, TCP_PROXY,
-    TLS_INSPECTOR,
+    GRPC_HTTP1_BRIDGE, GRPC_STATS, HTTP_CONNECTION_MANAGER, ORIGINAL_DST_FILTER, PROXY_PROTOCOL,
+    ROUTER, TCP_PROXY, TLS_INSPECTOR,
 };
 use crate::telemetry::Telemetry;
 
@@ -194,6 +195,18 @@ pub(crate) fn tls_inspector() -> ListenerFilter {
         name: TLS_INSPECTOR.to_owned(),
         config_type: Some(listener_filter::ConfigType::TypedConfig(encode::any(
             &TlsInspector::default(),
+        ))),
+        ..ListenerFilter::default()
+    }
+}
+
+/// The filter that reads the client's address from the header of the PROXY protocol with which each
+/// connection has to begin.
+pub(crate) fn proxy_protocol() -> ListenerFilter {
+    ListenerFilter {
+        name: PROXY_PROTOCOL.to_owned(),
+        config_type: Some(listener_filter::ConfigType::TypedConfig(encode::any(
+            &ProxyProtocol::default(),
         ))),
         ..ListenerFilter::default()
     }
