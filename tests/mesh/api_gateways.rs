@@ -297,13 +297,20 @@ async fn a_listener_or_a_rule_requires_tokens() {
     scene.stop().await;
 }
 
+const HOUR: Duration = Duration::from_secs(3600);
+
 fn pair(name: &str) -> (String, String) {
+    pair_from(name, SystemTime::now())
+}
+
+/// A certificate that is valid for an hour from this time, and its key.
+fn pair_from(name: &str, now: SystemTime) -> (String, String) {
     let root = Authority::generate_root(RootRequest {
         common_name: name.to_owned(),
         uri: "spiffe://example.consul".to_owned(),
         serial: 1,
-        now: SystemTime::now(),
-        ttl: Duration::from_secs(3600),
+        now,
+        ttl: HOUR,
     });
     let root = root.expect("a certificate");
     (root.cert_pem().to_owned(), root.key_pem())
@@ -486,5 +493,13 @@ async fn clients_get_the_certificate_of_the_name_that_they_ask_for() {
     assert!(is(&b)(&presented(server, "b.test").await));
     // Plain HTTP gets no answer.
     assert!(request(server, ("a.test", "/"), &[]).await.is_err());
+
+    // An expired certificate is in the status.
+    let expired = pair_from("a.test", SystemTime::now() - 2 * HOUR);
+    scene.mesh.entry(entry("a", &expired)).await;
+    let envoy = scene.sidecars.last().expect("the gateway");
+    let shown = || async { envoy.status().await["envoy"]["expired_certificates"].take() };
+    let is = |shown: &Value| shown.as_array().is_some_and(|shown| shown.len() == 1);
+    eventually("the status names it", shown, is).await;
     scene.stop().await;
 }

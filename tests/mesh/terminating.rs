@@ -86,3 +86,29 @@ async fn services_outside_are_reached_as_their_intentions_allow() {
     }
     mesh.stop().await;
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_host_name_that_does_not_resolve_is_in_the_status() {
+    let mut mesh = Mesh::start(MeshOptions::default()).await;
+    mesh.entry(json!({"Kind": "service-defaults", "Name": "gone", "Protocol": "tcp"}))
+        .await;
+    let instance = json!({
+        "ID": "gone", "Service": "gone", "Address": "gone.invalid", "Port": 443,
+    });
+    mesh.catalog(json!({"Service": instance})).await;
+    mesh.entry(json!({
+        "Kind": "terminating-gateway", "Name": "egress", "Services": [{"Name": "gone"}],
+    }))
+    .await;
+    let mut gateway = mesh
+        .add_gateway("terminating-gateway", "egress", json!({}))
+        .await;
+    let found = || async {
+        let found = gateway.status().await["envoy"]["clusters_without_endpoints"].take();
+        found[0].as_str().unwrap_or_default().to_owned()
+    };
+    let is = |found: &String| found.starts_with("gone.default.");
+    eventually("the status names the service", found, is).await;
+    assert!(gateway.stop().await.success(), "{}", gateway.log());
+    mesh.stop().await;
+}

@@ -2,6 +2,7 @@
 //! and contains no secret.
 
 mod connections;
+mod troubles;
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -10,7 +11,7 @@ use std::time::{Duration, SystemTime};
 use legate_client::{Session, SessionSnapshot};
 use legate_envoy::supervision::{EpochReport, ExitRecord, Report};
 use legate_model::timestamp;
-use legate_runtime::{Component, Readiness, ReadyState};
+use legate_runtime::{Clock, Component, Readiness, ReadyState};
 use serde_json::{Value, json};
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout};
@@ -18,6 +19,7 @@ use tokio::time::{Instant, timeout};
 use crate::relay::Relay;
 use crate::settings::Proxy;
 use crate::telemetry::Telemetry;
+use troubles::Troubles;
 
 pub use self::connections::ConnectionCounter;
 
@@ -95,6 +97,14 @@ impl StatusSource {
         let report = self.envoy.as_ref()?.borrow().clone();
         let processes = report.epochs.iter().map(|epoch| epoch.pid).collect();
         let connections = self.counter.count(processes, self.admin.port()).await;
+        // Without a process there is no answer to wait for.
+        let troubles = match report.current() {
+            Some(_) => Some(Troubles::of(self.admin, Clock::system().now()).await),
+            None => None,
+        };
+        let (expired, without_endpoints) = troubles.map_or((None, None), |found| {
+            (found.expired, found.without_endpoints)
+        });
         let wait = report.next_start.filter(|_| report.epochs.is_empty());
         let wait = wait.map(|at| at.saturating_duration_since(Instant::now()));
         Some(json!({
@@ -108,6 +118,9 @@ impl StatusSource {
             "refusal": report.refusal,
             // Reason why Envoy cannot be replaced without a gap, if there is one.
             "no_hot_restart": report.obstacle,
+            // What Envoy found wrong with what it was given.
+            "expired_certificates": expired.filter(|names| !names.is_empty()),
+            "clusters_without_endpoints": without_endpoints.filter(|names| !names.is_empty()),
             "epochs": list(&report.epochs, |it| epoch(it, connections.get(&it.pid))),
             "exits": list(&report.exits, exit),
         }))
