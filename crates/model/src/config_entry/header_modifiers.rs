@@ -49,7 +49,7 @@ impl HeaderModifiers {
     /// # Errors
     ///
     /// [`Invalid`] names the first header that Envoy would refuse.
-    fn validate(&self) -> Result<(), Invalid> {
+    pub(super) fn validate(&self) -> Result<(), Invalid> {
         for (field, pairs) in [("Add", &self.add), ("Set", &self.set)] {
             for (name, value) in pairs {
                 validate_name(&format!("{field}[{name:?}]"), name)?;

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::entry::{Entry, EntryRights, entry};
 use super::gateway_tls::is_host_name;
+use super::header_modifiers::HeaderModifiers;
 use super::reference::{ResourceReference, Status, normalise_parents, validate_parents};
 use super::service_router::METHODS;
 use crate::invalid::Invalid;
@@ -232,27 +233,47 @@ impl Entry for HttpRoute {
 
 impl HttpRouteRule {
     fn validate(&self) -> Result<(), Invalid> {
-        self.filters
-            .validate()
-            .map_err(|error| error.within("Filters"))?;
+        validate_filters(&self.filters, &self.response_filters)?;
         for (at, one) in self.matches.iter().enumerate() {
             one.validate()
                 .map_err(|error| error.within(format_args!("Matches[{at}]")))?;
         }
         for (at, service) in self.services.iter().enumerate() {
-            let within = |error: Invalid| error.within(format_args!("Services[{at}]"));
-            let filters = service.filters.validate();
-            filters.map_err(|error| within(error.within("Filters")))?;
+            validate_filters(&service.filters, &service.response_filters)
+                .map_err(|error| error.within(format_args!("Services[{at}]")))?;
         }
         Ok(())
     }
 }
 
-impl HttpRouteFilters {
-    fn validate(&self) -> Result<(), Invalid> {
-        match &self.jwt {
-            Some(jwt) => jwt.validate().map_err(|error| error.within("JWT")),
-            None => Ok(()),
+fn validate_filters(
+    request: &HttpRouteFilters,
+    response: &HttpRouteResponseFilters,
+) -> Result<(), Invalid> {
+    if let Some(jwt) = &request.jwt {
+        jwt.validate()
+            .map_err(|error| error.within("Filters.JWT"))?;
+    }
+    for (field, all) in [
+        ("Filters", &request.headers),
+        ("ResponseFilters", &response.headers),
+    ] {
+        for (at, headers) in all.iter().enumerate() {
+            // Consul leaves this to Envoy, which refuses the listener then.
+            let valid = headers.modifiers().validate();
+            valid.map_err(|error| error.within(format_args!("{field}.Headers[{at}]")))?;
+        }
+    }
+    Ok(())
+}
+
+impl HttpRouteHeaders {
+    /// These changes as those of other entries.
+    pub fn modifiers(&self) -> HeaderModifiers {
+        HeaderModifiers {
+            add: self.add.clone().unwrap_or_default(),
+            set: self.set.clone().unwrap_or_default(),
+            remove: self.remove.clone(),
         }
     }
 }
@@ -322,5 +343,47 @@ fn validate_regex(how: &str, value: &str) -> Result<(), Invalid> {
     match how {
         "regex" => re2::validate(value).map_err(|reason| Invalid::new("Value", reason)),
         _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn changes_to_headers_that_envoy_refuses_are_refused() {
+        let check = |headers: serde_json::Value| {
+            let services = json!([{"Name": "a", "ResponseFilters": {"Headers": [{}, headers]}}]);
+            let rules = json!([{"Filters": {"Headers": [headers]}}, {"Services": services}]);
+            let mut found = Vec::new();
+            for rule in rules.as_array().unwrap() {
+                let rule: HttpRouteRule = serde_json::from_value(rule.clone()).unwrap();
+                found.push(rule.validate().map_err(|error| error.to_string()));
+            }
+            found
+        };
+        for valid in [
+            json!({}),
+            json!({"Add": {"x-a": "%REQ(x)%"}, "Set": {"x": ""}, "Remove": ["x"]}),
+        ] {
+            assert_eq!(check(valid), [Ok(()), Ok(())]);
+        }
+        for invalid in [
+            json!({"Remove": [":method"]}),
+            json!({"Remove": ["x", "Host"]}),
+            json!({"Set": {"": "a"}}),
+            json!({"Add": {"x": "%"}}),
+        ] {
+            let [first, second] = check(invalid).try_into().unwrap();
+            let first = first.unwrap_err();
+            assert!(first.contains("Filters.Headers[0]."), "{first}");
+            let second = second.unwrap_err();
+            assert!(
+                second.contains("Services[0].ResponseFilters.Headers[1]."),
+                "{second}"
+            );
+        }
     }
 }

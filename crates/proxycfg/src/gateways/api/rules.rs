@@ -135,11 +135,7 @@ fn service(route: &ServiceName, service: &HttpRouteService) -> ServiceName {
 }
 
 fn headers(filters: &[HttpRouteHeaders]) -> HeaderModifiers {
-    let all = filters.iter().map(|one| HeaderModifiers {
-        add: one.add.clone().unwrap_or_default(),
-        set: one.set.clone().unwrap_or_default(),
-        remove: one.remove.clone(),
-    });
+    let all = filters.iter().map(HttpRouteHeaders::modifiers);
     all.fold(HeaderModifiers::default(), |all, one| all.then(&one))
 }
 
