@@ -11,6 +11,7 @@ mod changes;
 mod describe;
 mod egress;
 mod extensions;
+mod gateway_strategies;
 mod generated;
 mod golden;
 mod golden_cases;

@@ -8,10 +8,10 @@ use proptest::sample::select;
 use serde_json::{Map, Value, json};
 
 /// An optional field.
-type Field = (&'static str, BoxedStrategy<Option<Value>>);
+pub(crate) type Field = (&'static str, BoxedStrategy<Option<Value>>);
 
 /// An object with some of the fields.
-fn object(fields: Vec<Field>) -> BoxedStrategy<Value> {
+pub(crate) fn object(fields: Vec<Field>) -> BoxedStrategy<Value> {
     let (names, values): (Vec<_>, Vec<_>) = fields.into_iter().unzip();
     let with_names = move |values: Vec<Option<Value>>| {
         let pairs = names.iter().zip(values);
@@ -21,32 +21,35 @@ fn object(fields: Vec<Field>) -> BoxedStrategy<Value> {
     values.prop_map(with_names).boxed()
 }
 
-fn always(name: &'static str, value: impl Strategy<Value = Value> + 'static) -> Field {
+pub(crate) fn always(name: &'static str, value: impl Strategy<Value = Value> + 'static) -> Field {
     (name, value.prop_map(Some).boxed())
 }
 
 /// A field that is rarely present.
-fn maybe(name: &'static str, value: impl Strategy<Value = Value> + 'static) -> Field {
+pub(crate) fn maybe(name: &'static str, value: impl Strategy<Value = Value> + 'static) -> Field {
     (name, option::weighted(0.3, value).boxed())
 }
 
-fn list(item: impl Strategy<Value = Value> + 'static, most: usize) -> BoxedStrategy<Value> {
+pub(crate) fn list(
+    item: impl Strategy<Value = Value> + 'static,
+    most: usize,
+) -> BoxedStrategy<Value> {
     vec(item, 0..=most).prop_map(Value::from).boxed()
 }
 
-fn one_of(values: &'static [&'static str]) -> BoxedStrategy<Value> {
+pub(crate) fn one_of(values: &'static [&'static str]) -> BoxedStrategy<Value> {
     select(values).prop_map(Value::from).boxed()
 }
 
-fn number(range: std::ops::RangeInclusive<u32>) -> BoxedStrategy<Value> {
+pub(crate) fn number(range: std::ops::RangeInclusive<u32>) -> BoxedStrategy<Value> {
     range.prop_map(Value::from).boxed()
 }
 
-fn flag() -> BoxedStrategy<Value> {
+pub(crate) fn flag() -> BoxedStrategy<Value> {
     any::<bool>().prop_map(Value::from).boxed()
 }
 
-fn duration() -> BoxedStrategy<Value> {
+pub(crate) fn duration() -> BoxedStrategy<Value> {
     one_of(&["0s", "1ns", "1ms", "1500ms", "7s", "90m", "2562047h"])
 }
 
@@ -56,7 +59,7 @@ fn limit() -> BoxedStrategy<Value> {
 }
 
 /// Values for text fields.
-fn text() -> BoxedStrategy<Value> {
+pub(crate) fn text() -> BoxedStrategy<Value> {
     prop_oneof![
         4 => one_of(&["a", "v1", "x-one", "A-b_c.d", "100%", "%", "%%", "a b", " ", "ü", "a,b", "{\"a\": 1}"]),
         1 => "[ -~]{1,12}".prop_map(Value::from),
@@ -65,7 +68,7 @@ fn text() -> BoxedStrategy<Value> {
     .boxed()
 }
 
-fn regex() -> BoxedStrategy<Value> {
+pub(crate) fn regex() -> BoxedStrategy<Value> {
     prop_oneof![
         4 => one_of(&["a+", "/v[0-9]+/.*", ".*", "(a|b)?", "\\d{2,3}", "[^/]+", "^$", "(?i)a", "a{1000}", "\\p{Greek}", "(a"]),
         1 => "[ -~]{1,10}".prop_map(Value::from),
@@ -73,7 +76,7 @@ fn regex() -> BoxedStrategy<Value> {
     .boxed()
 }
 
-fn path() -> BoxedStrategy<Value> {
+pub(crate) fn path() -> BoxedStrategy<Value> {
     prop_oneof![
         4 => one_of(&["/", "/a", "/a/", "/a/b", "/a//b", "/%2f", "/a?b", "/a#b", "/ä", "/a b"]),
         1 => "/[ -~]{0,10}".prop_map(Value::from),
@@ -81,7 +84,7 @@ fn path() -> BoxedStrategy<Value> {
     .boxed()
 }
 
-fn header_name() -> BoxedStrategy<Value> {
+pub(crate) fn header_name() -> BoxedStrategy<Value> {
     prop_oneof![
         6 => one_of(&["x-one", "X-Two", "accept", "cookie", "user-agent", "te", "connection"]),
         1 => one_of(&["host", ":path", ":method", ":authority", "x one", ""]),
@@ -90,7 +93,7 @@ fn header_name() -> BoxedStrategy<Value> {
     .boxed()
 }
 
-fn service() -> BoxedStrategy<Value> {
+pub(crate) fn service() -> BoxedStrategy<Value> {
     one_of(&["api", "admin", "backup", "other"])
 }
 
@@ -106,7 +109,7 @@ fn methods() -> BoxedStrategy<Value> {
 }
 
 /// Almost always exactly one of the fields.
-fn one_field(
+pub(crate) fn one_field(
     fields: Vec<(&'static str, BoxedStrategy<Value>)>,
 ) -> BoxedStrategy<Map<String, Value>> {
     let one = select((0..fields.len()).collect::<Vec<_>>());
@@ -129,11 +132,11 @@ fn merged(
         .boxed()
 }
 
-fn protocol() -> BoxedStrategy<Value> {
+pub(crate) fn protocol() -> BoxedStrategy<Value> {
     prop_oneof![5 => Just(json!("http")), 1 => one_of(&["tcp", "http2", "grpc", ""])].boxed()
 }
 
-fn header_changes() -> BoxedStrategy<Value> {
+pub(crate) fn header_changes() -> BoxedStrategy<Value> {
     let pairs = || {
         let pair = (header_name(), text());
         let all = vec(pair, 0..=2).prop_map(|pairs| {
@@ -211,7 +214,7 @@ fn route() -> BoxedStrategy<Value> {
     ])
 }
 
-fn router() -> BoxedStrategy<Value> {
+pub(crate) fn router() -> BoxedStrategy<Value> {
     object(vec![
         always("Kind", Just(json!("service-router"))),
         always("Name", service()),
@@ -219,7 +222,7 @@ fn router() -> BoxedStrategy<Value> {
     ])
 }
 
-fn splitter() -> BoxedStrategy<Value> {
+pub(crate) fn splitter() -> BoxedStrategy<Value> {
     let split = || {
         object(vec![
             maybe("Service", service()),
@@ -240,7 +243,7 @@ fn splitter() -> BoxedStrategy<Value> {
     ])
 }
 
-fn load_balancer() -> BoxedStrategy<Value> {
+pub(crate) fn load_balancer() -> BoxedStrategy<Value> {
     let cookie = object(vec![
         maybe("Session", flag()),
         maybe("TTL", duration()),
@@ -293,7 +296,7 @@ fn load_balancer() -> BoxedStrategy<Value> {
     .boxed()
 }
 
-fn resolver() -> BoxedStrategy<Value> {
+pub(crate) fn resolver() -> BoxedStrategy<Value> {
     let target = || {
         object(vec![
             maybe("Service", service()),
@@ -329,22 +332,25 @@ fn resolver() -> BoxedStrategy<Value> {
     merged(leads.boxed(), rest)
 }
 
+pub(crate) fn passive_health() -> BoxedStrategy<Value> {
+    object(vec![
+        maybe("Interval", duration()),
+        maybe("MaxFailures", number(0..=u32::MAX)),
+        maybe("EnforcingConsecutive5xx", number(0..=101)),
+        maybe("MaxEjectionPercent", number(0..=101)),
+        maybe("BaseEjectionTime", duration()),
+    ])
+}
+
 fn upstream_settings() -> BoxedStrategy<Value> {
     let limits = object(vec![
         maybe("MaxConnections", number(0..=u32::MAX)),
         maybe("MaxPendingRequests", number(0..=9)),
         maybe("MaxConcurrentRequests", number(0..=9)),
     ]);
-    let passive = object(vec![
-        maybe("Interval", duration()),
-        maybe("MaxFailures", number(0..=u32::MAX)),
-        maybe("EnforcingConsecutive5xx", number(0..=101)),
-        maybe("MaxEjectionPercent", number(0..=101)),
-        maybe("BaseEjectionTime", duration()),
-    ]);
     object(vec![
         maybe("Limits", limits),
-        maybe("PassiveHealthCheck", passive),
+        maybe("PassiveHealthCheck", passive_health()),
         maybe("ConnectTimeoutMs", number(0..=u32::MAX)),
         maybe("BalanceOutboundConnections", Just(json!("exact_balance"))),
         maybe("Protocol", protocol()),
@@ -387,7 +393,7 @@ fn expose() -> BoxedStrategy<Value> {
     object(vec![always("Paths", list(one, 2))])
 }
 
-fn service_defaults() -> BoxedStrategy<Value> {
+pub(crate) fn service_defaults() -> BoxedStrategy<Value> {
     let upstreams = object(vec![
         maybe("Defaults", upstream_settings()),
         maybe(
@@ -413,7 +419,7 @@ fn service_defaults() -> BoxedStrategy<Value> {
     ])
 }
 
-fn proxy_defaults() -> BoxedStrategy<Value> {
+pub(crate) fn proxy_defaults() -> BoxedStrategy<Value> {
     let format = one_field(vec![
         (
             "TextFormat",
@@ -448,7 +454,7 @@ fn proxy_defaults() -> BoxedStrategy<Value> {
     ])
 }
 
-fn mesh() -> BoxedStrategy<Value> {
+pub(crate) fn mesh() -> BoxedStrategy<Value> {
     let versions = || one_of(&["", "TLS_AUTO", "TLSv1_0", "TLSv1_1", "TLSv1_2", "TLSv1_3"]);
     let suites = || {
         let suites: &[&str] = &[
@@ -500,7 +506,7 @@ fn mesh() -> BoxedStrategy<Value> {
     ])
 }
 
-fn requirement() -> BoxedStrategy<Value> {
+pub(crate) fn requirement() -> BoxedStrategy<Value> {
     let claim = object(vec![
         always("Path", list(text(), 2)),
         always("Value", text()),
@@ -512,7 +518,7 @@ fn requirement() -> BoxedStrategy<Value> {
     object(vec![always("Providers", list(provider, 2))])
 }
 
-fn intentions() -> BoxedStrategy<Value> {
+pub(crate) fn intentions() -> BoxedStrategy<Value> {
     let matched = one_field(vec![
         ("PathExact", path()),
         ("PathPrefix", path()),
@@ -554,7 +560,7 @@ fn intentions() -> BoxedStrategy<Value> {
     ])
 }
 
-fn jwt_provider() -> BoxedStrategy<Value> {
+pub(crate) fn jwt_provider() -> BoxedStrategy<Value> {
     let location = one_field(vec![
         (
             "Header",

@@ -123,6 +123,14 @@ impl Documents {
         }
     }
 
+    /// Documents with only config entries, and a gateway named `edge` of this kind.
+    pub(crate) fn of_gateway(kind: &str, entries: Vec<Value>) -> Self {
+        Self {
+            gateway: Some(json!({"Kind": kind, "Service": "edge"})),
+            ..Self::of_entries(entries)
+        }
+    }
+
     /// Bodies of `PUT /v1/catalog/register`, including that of the sidecar of `web`.
     pub(crate) fn all_registrations(&self) -> Vec<Value> {
         let sidecar = || web(&self.sidecar, &self.tenancy);

@@ -1,5 +1,6 @@
 //! Builds the state of a server from documents, with the checks of its API.
 
+use std::collections::HashMap;
 use std::fmt::Display;
 use std::sync::Arc;
 
@@ -12,7 +13,7 @@ use legate_model::{
     ConfigEntry, ConfigKind, Intention, PreparedQuery, RegisterRequest, ServiceName, Tenancy,
     TrustDomain,
 };
-use legate_proxycfg::{ManagerConfig, ProxyId, Snapshot, StoredEntries, snapshot_of};
+use legate_proxycfg::{Leaf, LeafId, ManagerConfig, ProxyId, Snapshot, StoredEntries, snapshot_of};
 use legate_resources::check_extension;
 use legate_store::{CaState, Registration, State, Store, Unavailable, WriteTxn};
 use serde::de::DeserializeOwned;
@@ -44,6 +45,33 @@ fn decode<T: DeserializeOwned>(what: &str, document: &Value) -> Result<T, Refuse
 impl Documents {
     /// The snapshot of the proxy after all writes.
     pub(crate) fn snapshot(&self) -> Result<Snapshot, Refused> {
+        self.snapshot_of(&*self.state()?, &mut HashMap::new())
+    }
+
+    /// The accepted entries, and the snapshots of the proxy before all of them and after each. They
+    /// share what did not change, as in a server.
+    pub(crate) fn steps(&self) -> Result<(Vec<Value>, Vec<Snapshot>), Refused> {
+        let mut nothing = self.clone();
+        nothing.entries.clear();
+        let store = nothing.store()?;
+        let mut leaves = HashMap::new();
+        let mut snapshots = vec![self.snapshot_of(&store.state(), &mut leaves)?];
+        let mut accepted = Vec::new();
+        for entry in &self.entries {
+            let document = entry.clone();
+            if write(&store, move |txn| checked_entry(txn, &document)).is_ok() {
+                accepted.push(entry.clone());
+                snapshots.push(self.snapshot_of(&store.state(), &mut leaves)?);
+            }
+        }
+        Ok((accepted, snapshots))
+    }
+
+    fn snapshot_of(
+        &self,
+        state: &State,
+        leaves: &mut HashMap<LeafId, Arc<Leaf>>,
+    ) -> Result<Snapshot, Refused> {
         let (node, service_id) = self.proxy_id();
         let proxy = ProxyId {
             tenancy: self.own_tenancy()?,
@@ -56,25 +84,22 @@ impl Documents {
             other => return Err(Refused(format!("DefaultIntention is {other:?}"))),
         };
         let config = ManagerConfig::new(DATACENTER, default);
-        let state = self.state()?;
         let txn = state.read().within(proxy.tenancy.clone());
         let service = txn.instance(&proxy.node, &proxy.service_id);
         if service.is_none() {
             return Err(Refused(format!("no registration of {proxy}")));
         }
         let snapshot = snapshot_of(&txn, &proxy, &config, |id| {
-            let name = id
-                .service()
-                .map_or("the gateway", |service| service.name.as_ref());
-            Some(Arc::new(leaf_of(id, name, "first")))
+            let issue = || {
+                let service = id.service();
+                let name = service.map_or("the gateway", |service| service.name.as_ref());
+                Arc::new(leaf_of(id, name, "first"))
+            };
+            let leaf = leaves.entry(id.clone()).or_insert_with(issue);
+            Some(Arc::clone(leaf))
         });
         let snapshot = snapshot.map_err(|error| refused("the proxy")(&error))?;
         snapshot.ok_or_else(|| Refused("the proxy has to wait".to_owned()))
-    }
-
-    /// Whether all writes succeed.
-    pub(crate) fn are_accepted(&self) -> bool {
-        self.state().is_ok()
     }
 
     fn own_tenancy(&self) -> Result<Tenancy, Refused> {
@@ -82,13 +107,14 @@ impl Documents {
     }
 
     fn state(&self) -> Result<Arc<State>, Refused> {
+        Ok(self.store()?.state())
+    }
+
+    fn store(&self) -> Result<Store, Refused> {
         let store = Store::new();
         let documents = self.clone();
-        let written = store.write(move |txn| documents.write(txn));
-        written
-            .now_or_never()
-            .expect("a store in memory is never waited for")?;
-        Ok(store.state())
+        write(&store, move |txn| documents.write(txn))?;
+        Ok(store)
     }
 
     fn write(&self, txn: &mut WriteTxn) -> Result<(), Refused> {
@@ -102,8 +128,7 @@ impl Documents {
             register(txn, &document)?;
         }
         for document in &self.entries {
-            let entry = put_entry(txn, document)?;
-            refuse_broken_chains(txn, &entry)?;
+            checked_entry(txn, document)?;
         }
         for document in &self.intentions {
             let mut intention: Intention = decode("intention", document)?;
@@ -132,6 +157,21 @@ impl Documents {
         }
         Ok(())
     }
+}
+
+fn write(
+    store: &Store,
+    change: impl FnMut(&mut WriteTxn) -> Result<(), Refused> + Send + 'static,
+) -> Result<(), Refused> {
+    let written = store.write(change).now_or_never();
+    written
+        .expect("a store in memory is never waited for")
+        .map(|_| ())
+}
+
+fn checked_entry(txn: &mut WriteTxn, document: &Value) -> Result<(), Refused> {
+    let entry = put_entry(txn, document)?;
+    refuse_broken_chains(txn, &entry)
 }
 
 fn tenancy(partition: &str, namespace: &str) -> Result<Tenancy, Refused> {
