@@ -1,6 +1,7 @@
 //! Config entries, and the intentions in `service-intentions` entries. Intentions are stored
 //! nowhere else.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use legate_model::virtual_ip::is_given_for;
@@ -161,6 +162,14 @@ impl ReadTxn<'_> {
     }
 }
 
+/// The services that get a virtual IP because a terminating gateway leads to them, as in Consul.
+fn given_by_gateway(entry: Option<&ConfigEntry>) -> BTreeSet<ServiceName> {
+    match entry {
+        Some(ConfigEntry::TerminatingGateway(entry)) => entry.named_services(),
+        _ => BTreeSet::new(),
+    }
+}
+
 /// The intentions of some entries, ordered by precedence.
 fn sorted(entries: &[Arc<ConfigEntry>]) -> Vec<Arc<Intention>> {
     let of = |entry: &Arc<ConfigEntry>| match &**entry {
@@ -201,6 +210,12 @@ impl WriteTxn {
             self.allocate_virtual_ip(entry.name())?;
         }
         let old = existing.as_deref();
+        let given = given_by_gateway(Some(&entry));
+        for service in &given {
+            self.in_tenancy(&service.tenancy, |txn| {
+                txn.allocate_virtual_ip(&service.name).map(drop)
+            })?;
+        }
         let index = self.index();
         entry.set_indexes(
             old.map_or(index, ConfigEntry::create_index),
@@ -210,6 +225,7 @@ impl WriteTxn {
             entry.set_indexes(entry.create_index(), index);
             self.put(entry);
         }
+        self.free_virtual_ips(given_by_gateway(old).difference(&given));
         Ok(())
     }
 
@@ -232,6 +248,7 @@ impl WriteTxn {
         refuse_stale(kind, name, existing.as_deref(), cas)?;
         if self.remove::<ConfigEntry>(&[kind.as_str(), name]) {
             self.free_virtual_ip(name);
+            self.free_virtual_ips(&given_by_gateway(existing.as_deref()));
         }
         Ok(())
     }

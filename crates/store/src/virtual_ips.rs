@@ -1,7 +1,8 @@
 //! Virtual IPs of services: allocation, manual assignment and release.
 //!
-//! A service gets a virtual IP with its first instance in the mesh or its first config entry, in
-//! the same transaction. It keeps it while it has an instance, a proxy or such an entry. Then the
+//! A service gets a virtual IP with its first instance in the mesh, its first config entry or the first
+//! terminating gateway that leads to it, in the same transaction. It keeps it while it has one of them, or a
+//! proxy. Then the
 //! number is freed for reuse. [`VirtualIp::choose`] selects numbers. Additional virtual IPs can be
 //! assigned manually to a service that has one, and are released with it. They are addresses in the
 //! partition's network: two partitions may assign the same ones.
@@ -11,7 +12,9 @@ use std::net::Ipv4Addr;
 use std::sync::Arc;
 
 use legate_model::virtual_ip::{VirtualIp, is_given_for};
-use legate_model::{ConfigKind, ServiceAddress, ServiceInstance, ServiceName, Tenancy, virtual_ip};
+use legate_model::{
+    ConfigEntry, ConfigKind, ServiceAddress, ServiceInstance, ServiceName, Tenancy, virtual_ip,
+};
 
 use crate::key::{Key, Table};
 use crate::read::ReadTxn;
@@ -159,7 +162,8 @@ impl WriteTxn {
         let kinds = ConfigKind::ALL.into_iter();
         let mut kinds = kinds.filter(|kind| is_given_for(*kind, service));
         let needed = indexes.iter().any(|index| read.leads(*index, &[service]))
-            || kinds.any(|kind| read.config_entry(kind, service).is_some());
+            || kinds.any(|kind| read.config_entry(kind, service).is_some())
+            || read.is_behind_a_gateway(service);
         drop(read);
         if needed {
             return;
@@ -167,6 +171,16 @@ impl WriteTxn {
         self.remove::<VirtualIpRow>(&[service]);
         let modify_index = self.index();
         self.put(FreedVirtualIpRow { ip, modify_index });
+    }
+
+    /// The same for several services.
+    pub(crate) fn free_virtual_ips<'a>(
+        &mut self,
+        services: impl IntoIterator<Item = &'a ServiceName>,
+    ) {
+        for service in services {
+            self.in_tenancy(&service.tenancy, |txn| txn.free_virtual_ip(&service.name));
+        }
     }
 
     /// Allocates virtual IPs for all services that should have one, in tables of a format without
@@ -203,6 +217,19 @@ impl ReadTxn<'_> {
     fn leads(&self, index: Table, names: &[&str]) -> bool {
         let prefix = self.key(index, names);
         self.state.found_below(&prefix).next().is_some()
+    }
+
+    /// Whether a terminating gateway leads to a service by its name.
+    fn is_behind_a_gateway(&self, service: &str) -> bool {
+        let gateways = self.config_entries_of_all(ConfigKind::TerminatingGateway);
+        let mut gateways = gateways.iter().filter_map(|entry| match &**entry {
+            ConfigEntry::TerminatingGateway(entry) => Some(entry),
+            _ => None,
+        });
+        let is = |one: &ServiceName| {
+            one.tenancy == self.tenancy && one.name.eq_ignore_ascii_case(service)
+        };
+        gateways.any(|entry| entry.named_services().iter().any(is))
     }
 }
 

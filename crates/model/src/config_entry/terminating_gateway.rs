@@ -6,6 +6,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::entry::{Entry, EntryRights, entry};
+use crate::ServiceName;
 use crate::invalid::Invalid;
 use crate::json::shown::null_if_empty;
 use crate::meta;
@@ -66,6 +67,17 @@ impl TerminatingGateway {
     /// The entry's tenancy.
     pub fn tenancy(&self) -> Tenancy {
         Tenancy::new(&self.partition, &self.namespace)
+    }
+
+    /// The services that it names, without what `*` stands for.
+    pub fn named_services(&self) -> BTreeSet<ServiceName> {
+        let own = self.tenancy();
+        let is_name = |one: &&LinkedService| one.name != WILDCARD && !one.namespace.is_every();
+        self.services
+            .iter()
+            .filter(is_name)
+            .map(|one| ServiceName::new(&own.resolve(&one.partition, &one.namespace), &one.name))
+            .collect()
     }
 }
 

@@ -4,7 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::Ipv4Addr;
 
 use legate_model::virtual_ip::{COUNT, TAGGED_ADDRESS, VirtualIp};
-use legate_model::{ConfigKind, IntentionAction, ServiceAddress, ServiceInstance, ServiceName};
+use legate_model::{
+    ConfigEntry, ConfigKind, IntentionAction, LinkedService, ServiceAddress, ServiceInstance,
+    ServiceName, TerminatingGateway,
+};
 use proptest::prelude::*;
 
 use super::durable::open;
@@ -35,6 +38,18 @@ fn address(ip: &str, port: u16) -> ServiceAddress {
         address: ip.to_owned(),
         port,
     }
+}
+
+fn terminating(name: &str, services: &[&str]) -> Box<ConfigEntry> {
+    let linked = |name: &&str| LinkedService {
+        name: (*name).to_owned(),
+        ..LinkedService::default()
+    };
+    Box::new(ConfigEntry::TerminatingGateway(TerminatingGateway {
+        name: name.to_owned(),
+        services: services.iter().map(linked).collect(),
+        ..TerminatingGateway::default()
+    }))
 }
 
 fn delete(kind: ConfigKind, name: &str) -> Command {
@@ -105,6 +120,31 @@ fn a_config_entry_gives_one() {
     };
     refuse(&store, refused);
     assert_eq!(ip(&store, "other"), None);
+}
+
+#[test]
+fn a_terminating_gateway_gives_one() {
+    let store = Store::new();
+    let gateway = |name: &str, services: &[&str]| Command::UpsertConfigEntry {
+        entry: terminating(name, services),
+        cas: None,
+    };
+    apply(&store, gateway("out", &["db", "*", "Mail"]));
+    assert_eq!(ip(&store, "db").as_deref(), Some("240.0.0.2"));
+    assert_eq!(ip(&store, "mail").as_deref(), Some("240.0.0.1"));
+    assert_eq!(ip(&store, "*"), None);
+    apply(&store, gateway("second", &["mail"]));
+    apply(&store, gateway("out", &["*"]));
+    assert_eq!(ip(&store, "db"), None);
+    assert_eq!(ip(&store, "mail").as_deref(), Some("240.0.0.1"));
+    apply(&store, mesh(native("mail", "m")));
+    apply(&store, delete(ConfigKind::TerminatingGateway, "second"));
+    assert_eq!(ip(&store, "mail").as_deref(), Some("240.0.0.1"), "instance");
+    apply(&store, gateway("out", &["mail"]));
+    apply(&store, deregister("n", Some("m"), None));
+    assert_eq!(ip(&store, "mail").as_deref(), Some("240.0.0.1"), "gateway");
+    apply(&store, delete(ConfigKind::TerminatingGateway, "out"));
+    assert_eq!(ip(&store, "mail"), None);
 }
 
 #[test]
