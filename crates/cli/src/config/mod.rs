@@ -1,6 +1,7 @@
 //! `config`: manages config entries with the flags of `consul config`, and previews writes.
 
 mod dry_run;
+mod gateways;
 
 use std::process::ExitCode;
 
@@ -134,6 +135,7 @@ async fn write(options: Write) -> anyhow::Result<()> {
     if let Some(warning) = warning(&entry) {
         warn(&format!("WARNING: {warning}"));
     }
+    gateways::warn_of_missing(&api, &entry).await;
     Ok(())
 }
 

@@ -50,3 +50,42 @@ async fn fields_without_an_effect_are_warnings() {
         assert_eq!(out.contains("Config entry written"), !dry_run, "{out}");
     }
 }
+
+#[tokio::test]
+async fn a_gateway_that_nobody_runs_is_a_warning() {
+    let agent = Agent::start("").await;
+    let address = format!("-http-addr={}", agent.http);
+    let directory = tempfile::tempdir().expect("a directory");
+    let write = async |entry: &str| {
+        let file = directory.path().join("entry.hcl");
+        std::fs::write(&file, entry).expect("a file");
+        let written = legate(&["write", &address, &file.display().to_string()]).await;
+        assert!(written.status.success(), "{}", text(&written.stderr));
+        text(&written.stderr)
+    };
+    let gateway = r#"
+        Kind = "api-gateway"
+        Name = "edge"
+        Listeners = [{ Name = "one", Port = 8080, Protocol = "http" }]
+    "#;
+    let warning = write(gateway).await;
+    assert!(
+        warning.contains("no instance of the api-gateway \"edge\" is registered"),
+        "{warning}"
+    );
+    let route = r#"
+        Kind = "http-route"
+        Name = "r"
+        Parents = [{ Name = "edge" }]
+    "#;
+    let warning = write(route).await;
+    assert!(warning.contains("the api-gateway \"edge\""), "{warning}");
+    let file = directory.path().join("edge.hcl");
+    let service = r#"service { name = "edge", kind = "api-gateway", port = 8443 }"#;
+    std::fs::write(&file, service).expect("a file");
+    let mut register = Command::new(env!("CARGO_BIN_EXE_legate"));
+    register.args(["services", "register", &address]).arg(&file);
+    assert!(register.status().await.expect("legate runs").success());
+    assert_eq!(write(gateway).await, "");
+    assert_eq!(write(route).await, "");
+}
