@@ -73,13 +73,16 @@ impl CertificateMetrics {
 
 /// The certificates of each gateway. Its instances have the same ones, except while some of them
 /// wait for a change.
-fn by_gateway(all: &[ProxyStatus], now: SystemTime) -> BTreeMap<String, Certificates> {
+fn by_gateway(proxies: &Proxies) -> BTreeMap<String, Certificates> {
     let mut gateways = BTreeMap::<String, Certificates>::new();
-    for (name, found) in all.iter().filter_map(|one| Certificates::of(one, now)) {
-        let known = gateways.entry(name.to_string()).or_insert(found);
-        known.first = known.first.min(found.first);
-        known.expired = known.expired.max(found.expired);
-    }
+    let now = proxies.now();
+    proxies.visit(|status| {
+        if let Some((name, found)) = Certificates::of(status, now) {
+            let known = gateways.entry(name.to_string()).or_insert(found);
+            known.first = known.first.min(found.first);
+            known.expired = known.expired.max(found.expired);
+        }
+    });
     gateways
 }
 
@@ -93,7 +96,7 @@ impl Collector for CertificateMetrics {
         let Ok([first, expired]) = gauges() else {
             return Vec::new();
         };
-        for (name, found) in by_gateway(&self.proxies.all(), self.proxies.now()) {
+        for (name, found) in by_gateway(&self.proxies) {
             let since = found.first.duration_since(UNIX_EPOCH).unwrap_or_default();
             let seconds = i64::try_from(since.as_secs()).unwrap_or(i64::MAX);
             first.with_label_values(&[&name]).set(seconds);

@@ -138,6 +138,14 @@ impl Proxies {
         found.next().map(|status| status.clone())
     }
 
+    /// Calls `visit` with the status of each stream, without a copy of it.
+    pub(crate) fn visit(&self, mut visit: impl FnMut(&ProxyStatus)) {
+        let streams: Vec<_> = lock(&self.list).streams.values().cloned().collect();
+        for stream in streams {
+            visit(&lock(&stream));
+        }
+    }
+
     /// The current time of the list's clock.
     pub(crate) fn now(&self) -> SystemTime {
         self.clock.now()
