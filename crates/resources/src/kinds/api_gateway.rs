@@ -13,7 +13,7 @@ use legate_model::{JwtRequirement, Protocol, ServiceName};
 use legate_proxycfg::{ApiGateway, JwtProviders, Proxy, UpstreamSnapshot};
 use legate_routes::{Action, Certificate as Presented, Content, Listener, Rule, Target};
 
-use super::change::{SameProxy, same_chain};
+use super::change::{SameProxy, counterpart, same_chain};
 use super::services;
 use crate::composer::Composer;
 use crate::error::GenerateError;
@@ -215,8 +215,16 @@ impl<'a> Port<'a, '_> {
             };
             self.add_routes(&mut unit, memo, (rules, http3), unchanged);
         }
+        // Routes are separate: without tokens, a listener for requests does not change with them.
+        let http = |port: &Listener| matches!(port.content, Content::Http(_));
+        let are_requests = http(self.port) && earlier.is_some_and(|last| http(last));
+        let same_requests =
+            are_requests && same_providers && self.gateway.own.jwt_providers.is_empty();
+        let same_listeners =
+            unchanged || (same_requests && same_tls && sound && same.mesh && same.instance);
         let listeners = (settings, hosts().as_slice(), &chains);
-        self.add_listeners(&mut unit, memo, (unchanged, same_tls), listeners);
+        let same = (same_listeners, same_tls);
+        self.add_listeners(&mut unit, memo, same, listeners);
         unit
     }
 
@@ -226,9 +234,8 @@ impl<'a> Port<'a, '_> {
             let Some((at, now)) = self.gateway.upstream(service) else {
                 return false;
             };
-            let mut before = last.upstreams.iter();
-            let before = before.find(|last| Arc::ptr_eq(&last.upstream, &now.upstream));
-            before.is_some_and(|last| same_chain(last, now))
+            let before = counterpart(&last.upstreams, at, now);
+            before.is_some_and(|at| same_chain(&last.upstreams[at], now))
                 && !self.gateway.services[at].has_trouble(Type::Cluster)
         };
         self.services().all(is_same)

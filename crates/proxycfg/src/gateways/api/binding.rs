@@ -169,7 +169,8 @@ fn attempt(
                 route: id.clone(),
                 bound: obstacle.is_none(),
             };
-            if !bound.routes.contains(&fitting) {
+            // All parents of a route come one after another.
+            if bound.routes.last() != Some(&fitting) {
                 bound.routes.push(fitting);
             }
         }

@@ -50,16 +50,6 @@ impl CertificateSource {
         let info = CertificateInfo::from_pem(certificate).ok()?;
         Some(info.not_after)
     }
-
-    /// The hosts that the certificate is for, in lower case; none if that is not known here.
-    fn hosts(&self) -> Vec<String> {
-        let Self::Inline { certificate, .. } = self else {
-            return Vec::new();
-        };
-        let hosts = legate_identity::certificate_hosts(certificate).unwrap_or_default();
-        let hosts = hosts.into_iter().map(|host| host.to_lowercase());
-        hosts.filter(|host| is_host(host)).collect()
-    }
 }
 
 /// The certificate that a reference of a gateway names, if it exists.
@@ -93,13 +83,54 @@ pub(super) fn read(
     })
 }
 
+/// What listeners need of a certificate. It rarely changes when the certificate does.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Presented {
+    /// The name of the secret.
+    secret: String,
+    /// The hosts that the certificate is for, in lower case; `None` if it is in files, which nobody
+    /// here can read.
+    hosts: Option<BTreeSet<String>>,
+}
+
+/// What listeners need of the certificate that a reference of a gateway names, if it exists. A shared
+/// query, because certificates are many and are read as such here only.
+pub(super) fn presented(
+    txn: &ReadTxn<'_>,
+    gateway: &ServiceName,
+    reference: &ResourceReference,
+) -> Arc<Option<Presented>> {
+    let name = reference.resolve(&gateway.tenancy);
+    let argument = format!("{}/{}", reference.kind, name.name);
+    txn.in_tenancy(&name.tenancy, |txn| {
+        txn.shared("certificate of listeners", &argument, |txn| {
+            let found = read(txn, gateway, reference);
+            let found = found.as_ref().as_ref()?;
+            let hosts = match &found.source {
+                CertificateSource::Inline { certificate, .. } => Some(hosts(certificate)),
+                CertificateSource::Files { .. } => None,
+            };
+            Some(Presented {
+                secret: found.secret.clone(),
+                hosts,
+            })
+        })
+    })
+}
+
+fn hosts(certificate: &str) -> BTreeSet<String> {
+    let hosts = legate_identity::certificate_hosts(certificate).unwrap_or_default();
+    let hosts = hosts.into_iter().map(|host| host.to_lowercase());
+    hosts.filter(|host| is_host(host)).collect()
+}
+
 /// The chains of listeners on one port, with the names of the certificates' entries. Several
 /// certificates are chosen by server name. For other names, and for those that several certificates
 /// have, there is the certificate in files, which nobody here can read, or else that of the gateway,
 /// as in Consul.
 pub(super) fn chains(
     listeners: &[&ApiGatewayListener],
-    certificates: &[(String, Arc<Option<GatewayCertificate>>)],
+    certificates: &[(String, Arc<Option<Presented>>)],
 ) -> Vec<Chain> {
     let settings = listeners.iter().map(|one| &one.tls);
     let settings = settings.clone().find(|tls| !tls.is_empty());
@@ -121,7 +152,7 @@ pub(super) fn chains(
         .iter()
         .filter_map(|(name, found)| Some((name, (**found).as_ref()?)))
         .collect();
-    let secret = |one: &GatewayCertificate| Certificate::Secret(one.secret.clone());
+    let secret = |one: &Presented| Certificate::Secret(one.secret.clone());
     match known.as_slice() {
         [] if settings.is_none() => vec![chain(None, Vec::new(), None)],
         [] => vec![chain(None, Vec::new(), tls(vec![Certificate::OfGateway]))],
@@ -129,19 +160,15 @@ pub(super) fn chains(
         several => {
             let mut chains = Vec::new();
             let mut others = Vec::new();
-            let hosts: Vec<BTreeSet<_>> = several
-                .iter()
-                .map(|(_, one)| one.source.hosts().into_iter().collect())
-                .collect();
             let mut holders = BTreeMap::<_, usize>::new();
-            for host in hosts.iter().flatten() {
+            for host in several.iter().flat_map(|(_, one)| &one.hosts).flatten() {
                 *holders.entry(host).or_default() += 1;
             }
-            for ((name, one), hosts) in several.iter().zip(&hosts) {
-                if matches!(one.source, CertificateSource::Files { .. }) {
+            for (name, one) in several {
+                let Some(hosts) = &one.hosts else {
                     others.push(secret(one));
                     continue;
-                }
+                };
                 let own: Vec<_> = hosts
                     .iter()
                     .filter(|host| holders[host] == 1)

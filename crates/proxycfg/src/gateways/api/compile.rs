@@ -1,6 +1,6 @@
 //! The listeners of a gateway with the routes that are bound to them.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
 
 use legate_model::{
@@ -56,10 +56,10 @@ fn compile(txn: &ReadTxn<'_>, gateway: &ServiceName, datacenter: &str) -> Compil
     });
     compiled.listeners = listeners.collect();
     let references = binding.listeners.iter().flat_map(|one| &one.certificates);
+    let mut known = HashSet::new();
     for reference in references {
         let found = certificates::read(txn, gateway, reference);
-        let mut known = compiled.certificates.iter();
-        if !known.any(|one| Arc::ptr_eq(one, &found)) {
+        if known.insert(Arc::as_ptr(&found)) {
             compiled.certificates.push(found);
         }
     }
@@ -117,13 +117,11 @@ fn on_port(
     if matches!(&content, Content::Http(hosts) if hosts.is_empty()) {
         return None;
     }
-    let mut found: Vec<(String, Arc<Option<GatewayCertificate>>)> = Vec::new();
+    let mut found = Vec::new();
+    let mut known = HashSet::new();
     for reference in here.iter().flat_map(|(_, bound)| &bound.certificates) {
-        let certificate = certificates::read(txn, gateway, reference);
-        if !found
-            .iter()
-            .any(|(_, known)| Arc::ptr_eq(known, &certificate))
-        {
+        let certificate = certificates::presented(txn, gateway, reference);
+        if known.insert(Arc::as_ptr(&certificate)) {
             found.push((reference.name.clone(), certificate));
         }
     }

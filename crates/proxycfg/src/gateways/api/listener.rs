@@ -7,7 +7,7 @@ use legate_model::{
 use legate_routes::covers;
 use legate_store::ReadTxn;
 
-use super::route;
+use super::{certificates, route};
 
 /// What a listener refers to and does not exist.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -26,7 +26,7 @@ pub(super) fn references(
     let mut unresolved = None;
     let mut certificates = Vec::new();
     for reference in &listener.tls.certificates {
-        match certificate_exists(txn, gateway, reference) {
+        match certificates::presented(txn, gateway, reference).is_some() {
             true => certificates.push(reference.clone()),
             false => unresolved = Some(Unresolved::Certificate(reference.name.clone())),
         }
@@ -45,20 +45,6 @@ pub(super) fn references(
 /// The token that a policy requires.
 pub(super) fn token(policy: Option<&ApiGatewayPolicy>) -> Option<&legate_model::JwtRequirement> {
     policy.and_then(|policy| policy.jwt.as_ref())
-}
-
-fn certificate_exists(
-    txn: &ReadTxn<'_>,
-    gateway: &ServiceName,
-    reference: &ResourceReference,
-) -> bool {
-    let Ok(kind) = reference.kind.parse() else {
-        return false;
-    };
-    let name = reference.resolve(&gateway.tenancy);
-    txn.in_tenancy(&name.tenancy, |txn| {
-        txn.config_entry(kind, &name.name).is_some()
-    })
 }
 
 /// The host names that a listener serves for a route, in lower case: those of the route that the
