@@ -82,7 +82,7 @@ fn of_a_thousand_certificates_a_changed_one_is_one_secret() {
         let (first, second) = (first.get(&url), second.get(&url));
         assert_eq!(first.len(), second.len(), "{url}");
         for (name, now) in second {
-            if !Arc::ptr_eq(now, &first.get(name).unwrap()) {
+            if !Arc::ptr_eq(now, first.get(name).unwrap()) {
                 changed.push((url.clone(), name.to_string()));
             }
         }

@@ -89,13 +89,22 @@ fn check(all: &[Documents]) {
         .map(|(at, documents)| (format!("set-{at}"), resources(documents).unwrap()))
         .collect();
     let refused = Envoy::new().refusals(&made);
-    for reason in &refused {
-        let (name, _) = reason.split_once(':').unwrap();
-        let at = made.iter().position(|(one, _)| one == name).unwrap();
-        eprintln!("{reason}\n{}\n", Value::from(all[at].entries.clone()));
-    }
-    let count = (refused.len(), all.len());
-    assert!(refused.is_empty(), "{} of {} are refused", count.0, count.1);
+    let reasons: Vec<_> = refused
+        .iter()
+        .map(|reason| {
+            let (name, _) = reason.split_once(':').unwrap();
+            let at = made.iter().position(|(one, _)| one == name).unwrap();
+            format!("{reason}\n{}", Value::from(all[at].entries.clone()))
+        })
+        .collect();
+    let count = (reasons.len(), all.len());
+    assert!(
+        reasons.is_empty(),
+        "{} of {} are refused:\n{}",
+        count.0,
+        count.1,
+        reasons.join("\n\n")
+    );
 }
 
 #[test]
