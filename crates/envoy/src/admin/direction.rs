@@ -14,6 +14,9 @@ struct Dump {
 #[derive(Deserialize)]
 struct Named {
     active_state: Option<State>,
+    warming_state: Option<State>,
+    draining_state: Option<State>,
+    error_state: Option<Failure>,
 }
 
 #[derive(Deserialize)]
@@ -21,9 +24,32 @@ struct State {
     listener: Listener,
 }
 
+/// A listener that Envoy refused, perhaps without a word about it.
+#[derive(Deserialize)]
+struct Failure {
+    failed_configuration: Option<Listener>,
+}
+
 #[derive(Deserialize)]
 struct Listener {
     traffic_direction: Option<String>,
+}
+
+impl Named {
+    /// In all of its states: a refused inbound listener tells a sidecar as well as one that serves.
+    fn is_inbound(&self) -> bool {
+        let states = [
+            &self.active_state,
+            &self.warming_state,
+            &self.draining_state,
+        ];
+        let known = states.into_iter().flatten().map(|state| &state.listener);
+        let refused = self.error_state.as_ref();
+        let refused = refused.and_then(|failure| failure.failed_configuration.as_ref());
+        known
+            .chain(refused)
+            .any(|listener| listener.traffic_direction.as_deref() == Some("INBOUND"))
+    }
 }
 
 /// Whether there are listeners, and none of them is for an application's inbound traffic.
@@ -31,13 +57,8 @@ pub(super) fn is_gateway(dump: &[u8]) -> bool {
     let Ok(dump) = serde_json::from_slice::<Dump>(dump) else {
         return false;
     };
-    let active = || {
-        dump.configs
-            .iter()
-            .filter_map(|one| one.active_state.as_ref())
-    };
-    let inbound = |state: &State| state.listener.traffic_direction.as_deref() == Some("INBOUND");
-    active().next().is_some() && !active().any(inbound)
+    let serves = dump.configs.iter().any(|one| one.active_state.is_some());
+    serves && !dump.configs.iter().any(Named::is_inbound)
 }
 
 #[cfg(test)]
@@ -59,6 +80,16 @@ mod tests {
         assert!(gateway(&[json!({"name": "default"}), of("OUTBOUND")]));
         assert!(!gateway(&[of("OUTBOUND"), of("INBOUND")]));
         assert!(!gateway(&[]));
+        // The application uses its outbound listeners while Envoy has no inbound one yet, or refuses it.
+        for state in [
+            json!({"warming_state": {"listener": of("INBOUND")}}),
+            json!({"draining_state": {"listener": of("INBOUND")}}),
+            json!({"error_state": {"failed_configuration": of("INBOUND"), "details": "refused"}}),
+        ] {
+            let configs = json!([{"active_state": {"listener": of("OUTBOUND")}}, state]);
+            let dump = json!({ "configs": configs }).to_string();
+            assert!(!is_gateway(dump.as_bytes()), "{dump}");
+        }
         assert!(!is_gateway(b"{\"configs\":[{\"error_state\":{}}]}"));
         assert!(!is_gateway(b"{}"));
         assert!(!is_gateway(b"no JSON"));
