@@ -7,6 +7,7 @@ mod dev;
 mod edge;
 mod egress;
 mod extensions;
+mod gateway_end;
 mod generated_routes;
 mod grpc;
 mod ingress;
