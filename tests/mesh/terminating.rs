@@ -2,11 +2,18 @@
 //! those allow.
 
 use std::net::SocketAddr;
+use std::path::Path;
 
 use http::Method;
+use legate_runtime::Scope;
+use legate_testkit::certs::{ServerTls, TestCa};
 use legate_tests::mesh::NODE;
+use legate_tests::wait::LIMIT;
 use legate_tests::{Mesh, MeshOptions, ServiceSpec, client, eventually};
 use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpListener;
+use tokio_rustls::TlsAcceptor;
 
 const CALLER: ServiceSpec = ServiceSpec {
     service: "web",
@@ -110,5 +117,89 @@ async fn a_host_name_that_does_not_resolve_is_in_the_status() {
     let is = |found: &String| found.starts_with("gone.default.");
     eventually("the status names the service", found, is).await;
     assert!(gateway.stop().await.success(), "{}", gateway.log());
+    mesh.stop().await;
+}
+
+/// Replaces a file as a renewal should: readers have the old content or the new one.
+fn replace(path: &Path, content: &str) {
+    let new = path.with_extension("new");
+    std::fs::write(&new, content).expect("a new file");
+    std::fs::rename(new, path).expect("a replaced file");
+}
+
+/// A service outside the mesh: it asks its callers for certificates of `ca`, answers one request of each
+/// connection, and closes it.
+async fn serve_with_tls(address: SocketAddr, ca: &TestCa, scope: &Scope) {
+    let tls = ServerTls {
+        alpn: false,
+        require_client_cert: true,
+    };
+    let tls = TlsAcceptor::from(ca.server_config(&["maps.example.com"], tls));
+    let listener = TcpListener::bind(address).await.expect("a free address");
+    let stop = scope.token();
+    scope.spawn("a service with TLS", async move {
+        let serve = async {
+            loop {
+                let (stream, _) = listener.accept().await?;
+                // Either side may reject the other one.
+                let Ok(mut stream) = tls.accept(stream).await else {
+                    continue;
+                };
+                let mut request = [0; 4096];
+                let _ = stream.read(&mut request).await;
+                let answer = b"HTTP/1.1 200 OK\r\ncontent-length: 19\r\nconnection: close\r\n\r\n\
+                    {\"instance\":\"maps\"}";
+                let _ = stream.write_all(answer).await;
+                let _ = stream.shutdown().await;
+            }
+        };
+        tokio::select! {
+            () = stop.cancelled() => Ok::<(), std::io::Error>(()),
+            ended = serve => ended,
+        }
+    });
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn replaced_files_of_certificates_are_used_without_a_changed_entry() {
+    let mut mesh = Mesh::start(MeshOptions::default()).await;
+    let (ca, other, scope) = (TestCa::new(), TestCa::new(), Scope::new("outside"));
+    let address = mesh.application("maps");
+    serve_with_tls(address, &ca, &scope).await;
+    outside(&mesh, "maps", "http", address).await;
+    mesh.intend("web", "maps", "allow").await;
+    let [authorities, certificate, key] =
+        ["authorities.pem", "certificate.pem", "key.pem"].map(|name| mesh.file(name));
+    let stranger = other.client("gateway");
+    replace(&authorities, &other.ca_pem());
+    replace(&certificate, &stranger.cert_pem);
+    replace(&key, &stranger.key_pem);
+    mesh.entry(
+        json!({"Kind": "terminating-gateway", "Name": "egress", "Services": [{
+            "Name": "maps", "SNI": "maps.example.com", "CAFile": authorities,
+            "CertFile": certificate, "KeyFile": key,
+        }]}),
+    )
+    .await;
+    let gateway = mesh
+        .add_gateway("terminating-gateway", "egress", json!({}))
+        .await;
+    let caller = mesh.add(&CALLER).await;
+
+    // The gateway does not know the server's authority, then the server not the gateway's.
+    settle(&mesh, 0, Some((503, ""))).await;
+    replace(&authorities, &ca.ca_pem());
+    settle(&mesh, 0, Some((503, ""))).await;
+    let known = ca.client("gateway");
+    replace(&key, &known.key_pem);
+    replace(&certificate, &known.cert_pem);
+    settle(&mesh, 0, Some((200, "maps"))).await;
+    replace(&authorities, &other.ca_pem());
+    settle(&mesh, 0, Some((503, ""))).await;
+
+    scope.stop(LIMIT).await.expect("the service ends");
+    for mut proxy in [caller, gateway] {
+        assert!(proxy.stop().await.success(), "{}", proxy.log());
+    }
     mesh.stop().await;
 }
