@@ -7,7 +7,10 @@ use super::cluster::{Cluster, Server};
 use super::sharing::agree;
 use crate::tests::random::{Naive, any_command, assert_same};
 use crate::tests::{attempt, rows};
-use crate::{Command, EtcdConfig, Store, WriteError};
+use crate::{Applied, Command, EtcdConfig, Rejected, Store, WriteError};
+
+/// How often a command is tried, each time for as long as a write waits for a leader.
+const ATTEMPTS: usize = 4;
 
 #[derive(Debug, Clone)]
 enum Step {
@@ -31,6 +34,29 @@ fn any_step() -> impl Strategy<Value = Step> {
     ]
 }
 
+/// Applies a command to a server. `None`: it was applied, but the server could not say so in time.
+async fn apply(
+    servers: &[Server],
+    at: usize,
+    command: &Command,
+    before: &Store,
+) -> Option<Result<Applied, Rejected>> {
+    for _ in 0..ATTEMPTS {
+        match servers[at].store.apply(command.clone()).await {
+            Ok(applied) => return Some(Ok(applied)),
+            Err(WriteError::Rejected(rejected)) => return Some(Err(rejected)),
+            // On a busy machine a new leader can take longer than a write waits for it.
+            Err(WriteError::Unavailable(_)) => {
+                agree(servers).await;
+                if rows(&servers[at].store) != rows(before) {
+                    return None;
+                }
+            }
+        }
+    }
+    panic!("server {at} could not commit in {ATTEMPTS} attempts: {command:?}");
+}
+
 async fn run(config: &EtcdConfig, steps: Vec<Step>) {
     let mut servers = Vec::new();
     for _ in 0..3 {
@@ -41,17 +67,14 @@ async fn run(config: &EtcdConfig, steps: Vec<Step>) {
     for step in steps {
         match step {
             Step::Apply(at, command) => {
-                let result = servers[at].store.apply(command.clone()).await;
-                let result = result.map_err(|error| match error {
-                    WriteError::Rejected(rejected) => rejected,
-                    WriteError::Unavailable(error) => panic!("{error}"),
-                });
+                let result = apply(&servers, at, &command, &memory).await;
                 let expected = naive.expected(&command);
                 let in_memory = attempt(&memory, command);
                 match (&result, &in_memory) {
+                    (None, _) => {}
                     // A no-op is answered from the server's own state, without a commit.
-                    (Ok(ours), Ok(theirs)) if !theirs.changed => assert!(!ours.changed),
-                    _ => assert_eq!(result, in_memory),
+                    (Some(Ok(ours)), Ok(theirs)) if !theirs.changed => assert!(!ours.changed),
+                    (Some(result), _) => assert_eq!(*result, in_memory),
                 }
                 naive = expected.flatten().unwrap_or(naive);
             }
