@@ -27,11 +27,11 @@ pub(crate) struct Options {
     #[arg(long, default_value_t = 20)]
     failures: u32,
     /// One part: start (with memory and probe), relay, metrics, restart or hostile of the dataplane, or server,
-    /// store, api, etcd; default: all of these. Or failover, as root. Or kubernetes, with the
+    /// gateways, store, api, etcd; default: all of these. Or failover, as root. Or kubernetes, with the
     /// requirements of `cargo xtask kind`
     #[arg(long, value_parser = [
-        "start", "relay", "metrics", "restart", "hostile", "server", "store", "api", "etcd", "failover",
-        "kubernetes",
+        "start", "relay", "metrics", "restart", "hostile", "server", "gateways", "store", "api", "etcd",
+        "failover", "kubernetes",
     ])]
     only: Option<String>,
     /// Profile of the measured dataplane; `quick-release` builds faster and uses more memory
@@ -71,7 +71,7 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> anyhow::Result<()
     if only == Some("failover") {
         return failover(workspace, options);
     }
-    if !matches!(only, Some("server" | "store" | "api" | "etcd")) {
+    if !matches!(only, Some("server" | "gateways" | "store" | "api" | "etcd")) {
         sidecar(workspace, options)?;
     }
     if matches!(only, None | Some("relay")) {
@@ -80,6 +80,9 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> anyhow::Result<()
     }
     if matches!(only, None | Some("server")) {
         server(workspace, options)?;
+    }
+    if matches!(only, None | Some("gateways")) {
+        whole_servers(workspace, "server", &["--gateways"])?;
     }
     if matches!(only, None | Some("store")) {
         whole_servers(workspace, "store", &[])?;
@@ -154,8 +157,8 @@ fn server(workspace: &Workspace, options: &Options) -> anyhow::Result<()> {
     workspace::run(&mut server)
 }
 
-/// The cost of a server's persistence, or the throughput of its HTTP API, compared with `consul` as above, or
-/// several servers with one etcd.
+/// The cost of large gateways, of a server's persistence, or the throughput of its HTTP API, compared with `consul`
+/// as above, or several servers with one etcd.
 fn whole_servers(workspace: &Workspace, bench: &str, arguments: &[&str]) -> anyhow::Result<()> {
     let mut build = workspace.cargo(&["build", "-p", "legate-server"]);
     workspace::run(build.args(PROFILE))?;

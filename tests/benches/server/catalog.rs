@@ -43,8 +43,8 @@ const ON_A_NODE: usize = 10;
 /// The path and body of a write.
 pub(crate) type Write = (&'static str, Value);
 
-const CONFIG: &str = "/v1/config";
-const REGISTER: &str = "/v1/catalog/register";
+pub(crate) const CONFIG: &str = "/v1/config";
+pub(crate) const REGISTER: &str = "/v1/catalog/register";
 
 /// The node of a proxy.
 pub(crate) fn node(proxy: usize) -> String {
@@ -64,7 +64,7 @@ pub(crate) fn service(proxy: usize) -> String {
     })
 }
 
-fn name(service: usize) -> String {
+pub(crate) fn name(service: usize) -> String {
     format!("service-{service}")
 }
 
@@ -114,7 +114,7 @@ pub(crate) fn instances(proxies: usize) -> Vec<Write> {
     own.chain(called).chain(routed).collect()
 }
 
-fn instance(node: &str, service: &str, number: usize, calls: &[String]) -> [Write; 2] {
+pub(crate) fn instance(node: &str, service: &str, number: usize, calls: &[String]) -> [Write; 2] {
     let id = format!("instance-{number}");
     let address = Ipv4Addr::from_bits(0x0a00_0000 + u32::try_from(number).unwrap_or_default());
     let ports = 9_000..;
@@ -142,7 +142,7 @@ fn instance(node: &str, service: &str, number: usize, calls: &[String]) -> [Writ
     [(REGISTER, on_node(application)), (REGISTER, proxy)]
 }
 
-fn check(proxy: usize, passing: bool) -> Value {
+pub(crate) fn check(proxy: usize, passing: bool) -> Value {
     let status = if passing { "passing" } else { "critical" };
     json!({
         "CheckID": format!("{}-ready", id(proxy)), "Name": "ready", "ServiceID": id(proxy),

@@ -10,6 +10,7 @@
 mod authority;
 mod catalog;
 mod figures;
+mod gateways;
 mod measure;
 mod protocol;
 mod proxies;
@@ -26,12 +27,15 @@ struct Options {
     proxies: Vec<usize>,
     /// The deadline for the configuration of all proxies.
     limit: Duration,
+    /// Instead of these proxies: all gateways, or the one of this name.
+    gateways: Option<Option<String>>,
 }
 
 fn main() {
     let mut options = Options {
         proxies: vec![1_000, 2_000, 10_000],
         limit: Duration::from_secs(300),
+        gateways: None,
     };
     let mut args = std::env::args().skip(1);
     while let Some(arg) = args.next() {
@@ -45,6 +49,8 @@ fn main() {
                 let seconds = args.next().and_then(|value| value.parse().ok());
                 options.limit = Duration::from_secs(seconds.expect("a number of seconds"));
             }
+            "--gateways" => options.gateways = Some(None),
+            "--gateway" => options.gateways = Some(args.next()),
             // `cargo bench` adds arguments of its own.
             _ => {}
         }
@@ -68,6 +74,9 @@ async fn measure(options: &Options) {
             "\nNo Consul was at hand: put one on PATH or name it in LEGATE_CONSUL to see its figures \
              next to these."
         ),
+    }
+    if let Some(only) = &options.gateways {
+        return gateways::measure(&programs, only.as_deref()).await;
     }
     for count in options.proxies.iter().copied() {
         assert!(

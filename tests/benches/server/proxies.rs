@@ -19,15 +19,15 @@ use crate::catalog;
 use crate::protocol::{self, References, Session};
 
 /// The method of every stream.
-const METHOD: &str =
+pub(crate) const METHOD: &str =
     "/envoy.service.discovery.v3.AggregatedDiscoveryService/DeltaAggregatedResources";
 
 /// The flow control window in bytes, of a stream and of a connection. It exceeds the size of a
 /// configuration, as with Envoy.
-const WINDOW: u32 = 1024 * 1024;
+pub(crate) const WINDOW: u32 = 1024 * 1024;
 
 /// The delay before a proxy reconnects.
-const AGAIN: Duration = Duration::from_secs(1);
+pub(crate) const AGAIN: Duration = Duration::from_secs(1);
 
 /// The size of the gRPC message header: compression flag and length.
 const PREFIX: usize = 5;
@@ -153,7 +153,10 @@ impl Proxy {
     }
 }
 
-fn send(stream: &mut SendStream<Bytes>, request: &DeltaDiscoveryRequest) -> Result<(), BoxError> {
+pub(crate) fn send(
+    stream: &mut SendStream<Bytes>,
+    request: &DeltaDiscoveryRequest,
+) -> Result<(), BoxError> {
     let length = request.encoded_len();
     let mut message = BytesMut::with_capacity(PREFIX + length);
     message.put_u8(0);
@@ -164,19 +167,19 @@ fn send(stream: &mut SendStream<Bytes>, request: &DeltaDiscoveryRequest) -> Resu
 }
 
 /// The messages of a gRPC stream.
-struct Messages {
+pub(crate) struct Messages {
     body: RecvStream,
     read: BytesMut,
 }
 
 impl Messages {
-    fn new(body: RecvStream) -> Self {
+    pub(crate) fn new(body: RecvStream) -> Self {
         let read = BytesMut::new();
         Self { body, read }
     }
 
     /// The next message; `None` at the end of the stream.
-    async fn next(&mut self) -> Result<Option<Bytes>, BoxError> {
+    pub(crate) async fn next(&mut self) -> Result<Option<Bytes>, BoxError> {
         loop {
             if let Some(message) = self.complete() {
                 return Ok(Some(message));
@@ -201,7 +204,7 @@ impl Messages {
     }
 
     /// The reason for the end of the stream.
-    async fn ended(&mut self) -> BoxError {
+    pub(crate) async fn ended(&mut self) -> BoxError {
         let trailers = self.body.trailers().await.ok().flatten();
         let trailers = trailers.unwrap_or_default();
         let field = |name| trailers.get(name).and_then(|value| value.to_str().ok());
