@@ -9,4 +9,5 @@ mod agent;
 mod commands;
 mod config;
 mod corpus;
+mod gateways;
 mod proxies;
