@@ -4,14 +4,14 @@ use std::process::Stdio;
 
 use legate_testkit::envoy;
 use legate_testkit::network::free_port;
+use legate_testkit::wait::until;
 use serde_json::Value;
 use tokio::net::TcpStream;
 use tokio::process::{Child, Command};
-use tokio::time::{Duration, sleep, timeout};
 
-use crate::agent::{Agent, LIMIT};
+use crate::agent::Agent;
 
-/// Services and entries of every kind of gateway. `PORT` is that of the ingress and API gateways' listener.
+/// Services, and entries of the gateways. `INGRESS` and `API` are the ports of listeners.
 const FILE: &str = r#"
     service { name = "db" port = 5432 }
     service { name = "web" port = 8080 connect { sidecar_service {} } }
@@ -41,13 +41,11 @@ fn gateway(agent: &Agent, kind: &str, port: u16) -> Child {
 }
 
 async fn listens(port: u16) {
-    let accepted = async {
-        while TcpStream::connect(("127.0.0.1", port)).await.is_err() {
-            sleep(Duration::from_millis(50)).await;
-        }
-    };
-    let accepted = timeout(LIMIT, accepted).await;
-    accepted.unwrap_or_else(|_| panic!("nothing listens on port {port}"));
+    until(async || {
+        let connected = TcpStream::connect(("127.0.0.1", port)).await;
+        connected.map_err(|error| format!("port {port}: {error}"))
+    })
+    .await;
 }
 
 #[tokio::test]
