@@ -1,17 +1,13 @@
-//! Sends one HTTP/1.1 request on a new connection, with a timeout and a size limit.
-//!
-//! A minimal client for APIs on this machine; it has no connection pool and follows no redirects.
+//! Sends one request to an API on this machine, with a timeout and a size limit.
 
 use std::net::SocketAddr;
 use std::time::Duration;
 
 use anyhow::Context;
 use bytes::Bytes;
-use http::{Method, Request, Response, StatusCode, header};
-use http_body_util::{BodyExt, Full, Limited};
-use hyper_util::rt::TokioIo;
-use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::TcpStream;
+use http::{Method, Request, StatusCode, header};
+use legate_runtime::http_client::{self, Body};
+use tokio::time::Instant;
 
 /// The timeout of a request, including connecting.
 const TIME_LIMIT: Duration = Duration::from_secs(5);
@@ -33,67 +29,16 @@ pub(crate) async fn request(
     let request = Request::builder()
         .method(&method)
         .uri(path)
-        .header(header::HOST, server.to_string())
         .header(header::CONTENT_TYPE, "application/json")
-        .body(Full::new(Bytes::from(body)))?;
+        .body(Body::from(body))?;
+    let deadline = Instant::now() + TIME_LIMIT;
     let exchange = async {
-        let stream = TcpStream::connect(server).await?;
-        exchange(stream, request, SIZE_LIMIT).await
+        let reply = http_client::send(server, request, deadline).await?;
+        let status = reply.status;
+        Ok::<_, http_client::HttpError>((status, reply.body(SIZE_LIMIT, deadline).await?))
     };
-    tokio::time::timeout(TIME_LIMIT, exchange)
-        .await
-        .context("no answer in time")
-        .flatten()
-        .with_context(|| format!("{method} http://{server}{path}"))
-}
-
-/// Sends a request over an existing connection and returns status and response body. There is no
-/// timeout; `limit` is the maximum size of the response, in bytes.
-///
-/// # Errors
-///
-/// If the connection fails, or the response exceeds the limit.
-pub(crate) async fn exchange<S>(
-    stream: S,
-    request: Request<Full<Bytes>>,
-    limit: usize,
-) -> anyhow::Result<(StatusCode, Bytes)>
-where
-    S: AsyncRead + AsyncWrite + Unpin,
-{
-    let answer = exchange_with_head(stream, request, limit).await?;
-    Ok((answer.status(), answer.into_body()))
-}
-
-/// Like [`exchange`], but also returns the response headers.
-///
-/// # Errors
-///
-/// As [`exchange`].
-pub(crate) async fn exchange_with_head<S>(
-    stream: S,
-    request: Request<Full<Bytes>>,
-    limit: usize,
-) -> anyhow::Result<Response<Bytes>>
-where
-    S: AsyncRead + AsyncWrite + Unpin,
-{
-    let (mut sender, connection) =
-        hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
-    let answer = async {
-        let (head, body) = sender.send_request(request).await?.into_parts();
-        let body = Limited::new(body, limit)
-            .collect()
-            .await
-            .map_err(anyhow::Error::from_boxed)?;
-        anyhow::Ok(Response::from_parts(head, body.to_bytes()))
-    };
-    let mut answer = std::pin::pin!(answer);
-    tokio::select! {
-        answer = &mut answer => answer,
-        // The connection may end together with the response, which is still valid.
-        _ = connection => answer.await,
-    }
+    let answer = exchange.await;
+    answer.with_context(|| format!("{method} http://{server}{path}"))
 }
 
 /// Like [`request`], but error statuses are errors with the response text.

@@ -9,15 +9,14 @@ use std::time::Duration;
 use anyhow::{Context, anyhow, ensure};
 use bytes::Bytes;
 use http::{Request, StatusCode, header};
-use http_body_util::Full;
 use k8s_openapi::api::core::v1::Pod;
 use kube::{Api, Client};
 use legate_identity::tls::{self, ClientTls};
+use legate_runtime::http_client::{Body, send_over};
 use rustls::pki_types::CertificateDer;
 use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::time::Instant;
 use tokio_rustls::TlsConnector;
-
-use crate::http_client;
 
 /// The prefix of errors of the connection to the pod, for example for lack of permission, which are
 /// independent of the pod's state.
@@ -210,14 +209,16 @@ async fn exchange<S>(
     chain: Vec<CertificateDer<'static>>,
 ) -> anyhow::Result<Answer>
 where
-    S: AsyncRead + AsyncWrite + Unpin,
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     let mut request = Request::get(page.path).header(header::HOST, "localhost");
     if let Some(token) = page.token {
         request = request.header("x-consul-token", token);
     }
-    let request = request.body(Full::new(Bytes::new()))?;
-    let (status, body) = http_client::exchange(stream, request, page.limits.size).await?;
+    let deadline = Instant::now() + page.limits.time;
+    let reply = send_over(stream, request.body(Body::default())?, deadline).await?;
+    let status = reply.status;
+    let body = reply.body(page.limits.size, deadline).await?;
     Ok(Answer {
         status,
         body,
