@@ -46,6 +46,17 @@ impl Edge {
     pub(crate) fn http3(&self, port: u16, chains: &[Chain]) -> Option<u16> {
         (self.http3_ports.contains(&port) && listener::can_http3(chains)).then_some(port)
     }
+
+    /// Warnings about the ports of HTTP/3 that are not among those of the listeners.
+    pub(crate) fn http3_without_listener(&self, ports: &BTreeSet<u16>) -> Vec<String> {
+        let absent = self.http3_ports.difference(ports);
+        let warning = |port: &u16| {
+            format!(
+                "Proxy.Config: port {port} of {HTTP3_PORTS} has no HTTP/3: the gateway has no listener there"
+            )
+        };
+        absent.map(warning).collect()
+    }
 }
 
 /// A warning about a port that cannot accept HTTP/3.

@@ -5,7 +5,7 @@
 //! it: a listener without its certificate or without the keys of its tokens is not made.
 
 use std::cell::LazyCell;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use legate_discovery_chain::Chain as DiscoveryChain;
@@ -68,7 +68,8 @@ pub(super) fn compose(
     let last = last.map(|(_, last)| last);
     let same_leaf = last.is_some_and(|last| Arc::ptr_eq(&last.leaf, &own.leaf));
     let known = [same_leaf, same.roots, same.instance];
-    let certificates = certificates::unit(composer, proxy, &own.leaf, &settings, known);
+    let ports = (&ports_of(own), last.map(ports_of));
+    let certificates = certificates::unit(composer, proxy, &own.leaf, &settings, known, ports);
     composer.add(certificates::SECTION, certificates);
     let presented = presented(composer, own, last);
     let same_providers =
@@ -105,6 +106,11 @@ pub(super) fn compose(
     for unit in services {
         composer.add(services::SECTION, unit);
     }
+}
+
+/// The ports of the listeners.
+fn ports_of(own: &ApiGateway) -> BTreeSet<u16> {
+    own.served.listeners.iter().map(|one| one.port).collect()
 }
 
 /// The unit of the certificates that listeners present, a secret each.

@@ -5,7 +5,7 @@
 //! listeners.
 
 use std::cell::LazyCell;
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;
 
 use legate_proxycfg::{ExposedPort, ExposedService, IngressGateway, Proxy, UpstreamSnapshot};
@@ -54,7 +54,8 @@ pub(super) fn compose(
     let last = last.map(|(_, last)| last);
     let same_leaf = last.is_some_and(|last| Arc::ptr_eq(&last.leaf, &own.leaf));
     let known = [same_leaf, same.roots, same.instance];
-    let certificates = certificates::unit(composer, proxy, &own.leaf, &settings, known);
+    let ports = (&ports_of(own), last.map(ports_of));
+    let certificates = certificates::unit(composer, proxy, &own.leaf, &settings, known, ports);
     composer.add(certificates::SECTION, certificates);
     let before = last.map(|last| &*last.upstreams);
     let services = services::units(composer, proxy, &own.upstreams, before, same, &settings);
@@ -74,6 +75,11 @@ pub(super) fn compose(
     for unit in services {
         composer.add(services::SECTION, unit);
     }
+}
+
+/// The ports of the listeners.
+fn ports_of(own: &IngressGateway) -> BTreeSet<u16> {
+    own.exposed.listeners.iter().map(|one| one.port).collect()
 }
 
 type MadeChains = (Result<Vec<Chain>, GenerateError>, Vec<String>);
