@@ -25,7 +25,7 @@ use envoy_types::pb::google::protobuf::Any;
 use legate_envoy_json::canonical;
 use legate_model::extension::{Direction, Extension};
 use legate_model::{EnvoyExtension, ServiceName, Tenancy};
-use legate_proxycfg::{Kind, Snapshot};
+use legate_proxycfg::{Sidecar, Snapshot};
 use prost::Message;
 use sha2::{Digest, Sha256};
 
@@ -61,16 +61,14 @@ pub(crate) struct Extensions {
 
 impl Extensions {
     /// The extensions of a snapshot's proxy; the previous ones if they are the same. `None` without
-    /// extensions.
+    /// extensions, and for gateways: as in Consul, those of services apply to their sidecars only.
     pub(crate) fn of(
         memo: &Memo,
         snapshot: &Snapshot,
         previous: Option<&Arc<Self>>,
     ) -> Option<Arc<Self>> {
         let list = &snapshot.proxy.instance.proxy.envoy_extensions;
-        // As in Consul, they do not apply to gateways for clients outside the mesh.
-        let is_entrance = matches!(snapshot.kind, Kind::IngressGateway(_) | Kind::ApiGateway(_));
-        if list.is_empty() || is_entrance {
+        if list.is_empty() || Sidecar::of(snapshot).is_none() {
             return None;
         }
         let own = &snapshot.proxy.id.tenancy;
