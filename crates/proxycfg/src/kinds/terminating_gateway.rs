@@ -20,7 +20,7 @@ values! {
     #[derive(Clone, Debug)]
     pub struct TerminatingGateway {
         /// The services that it represents, ordered by name. Those of which the catalog knows
-        /// nothing are left out.
+        /// nothing are left out, and those added later until they have a certificate.
         pub services: Vec<Represented>,
         /// The services that it does not represent, because its token has no right to their
         /// certificates.
@@ -95,9 +95,12 @@ pub(super) struct Parts {
     /// The list that `external` is for, with one value for each of its services.
     listed: Option<Arc<Vec<GatewayService>>>,
     external: Vec<Kept<Arc<Option<Arc<External>>>>>,
+    /// Whether all services have had their certificates once.
+    was_complete: bool,
 }
 
-/// The values of a gateway, `None` while a certificate is missing.
+/// The values of a gateway, `None` until each service has a certificate. From then on a certificate
+/// that is not issued only affects a service that is added.
 pub(super) fn snapshot(
     read: &mut Reading<'_, '_>,
     parts: &mut Parts,
@@ -134,8 +137,12 @@ pub(super) fn snapshot(
             service: Arc::clone(service),
         });
     }
-    is_complete.then(|| TerminatingGateway {
+    parts.was_complete |= is_complete;
+    parts.was_complete.then(|| TerminatingGateway {
         services,
         withheld: Arc::clone(&NONE),
     })
 }
+
+#[cfg(test)]
+mod tests;
