@@ -112,7 +112,7 @@ impl Ads {
     }
 }
 
-fn names(response: &DeltaDiscoveryResponse) -> Vec<&str> {
+pub(crate) fn names(response: &DeltaDiscoveryResponse) -> Vec<&str> {
     response
         .resources
         .iter()

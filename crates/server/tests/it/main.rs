@@ -19,6 +19,7 @@ mod full_disk;
 mod go_client;
 mod grpc;
 mod grpc_xds;
+mod grpc_xds_gateways;
 mod http;
 mod http_acl;
 mod http_acl_policies;
