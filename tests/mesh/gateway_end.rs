@@ -17,7 +17,7 @@ use tokio::time::{Instant, sleep};
 use crate::API;
 
 /// Port of the gateways' listener.
-const PORT: u16 = 8443;
+pub(crate) const PORT: u16 = 8443;
 const CLIENTS: usize = 8;
 
 /// What clients of a load balancer have seen.
@@ -131,21 +131,33 @@ async fn exchange(stream: &mut BufReader<TcpStream>) -> std::io::Result<bool> {
     }
 }
 
-/// Registers an ingress gateway, and starts it with the flags of the chart.
-async fn gateway(mesh: &mut Mesh, instance: &'static str) -> (Sidecar, SocketAddr) {
+/// Registers an instance of a gateway, and starts it with the flags of the chart.
+pub(crate) async fn start(
+    mesh: &mut Mesh,
+    kind: &str,
+    service: &str,
+    instance: &'static str,
+    drain_seconds: u32,
+) -> Sidecar {
     let flags = mesh
         .flags(instance)
         .with("proxy-id", instance)
-        .with("envoy-drain-time-seconds", "5")
+        .with("envoy-drain-time-seconds", drain_seconds.to_string())
         .with("shutdown-drain-listeners", "true")
         .with("shutdown-end-when-idle", "true")
         .with("shutdown-grace-period-seconds", "60");
     let address = flags.address.to_string();
-    let service = json!({"Kind": "ingress-gateway", "ID": instance, "Service": "edge",
+    let service = json!({"Kind": kind, "ID": instance, "Service": service,
         "Address": address, "Port": PORT});
     mesh.catalog(json!({ "Service": service })).await;
     let mut sidecar = mesh.sidecar(instance, &flags);
     sidecar.ready().await;
+    sidecar
+}
+
+/// An ingress gateway that answers.
+async fn gateway(mesh: &mut Mesh, instance: &'static str) -> (Sidecar, SocketAddr) {
+    let sidecar = start(mesh, "ingress-gateway", "edge", instance, 5).await;
     let target = SocketAddr::new(sidecar.address, PORT);
     eventually(
         "the gateway answers",
@@ -155,6 +167,16 @@ async fn gateway(mesh: &mut Mesh, instance: &'static str) -> (Sidecar, SocketAdd
     .await
     .expect("an answer");
     (sidecar, target)
+}
+
+/// Waits until only the new Envoy of a restart runs.
+pub(crate) async fn only_one_envoy(gateway: &Sidecar) {
+    eventually(
+        "the old Envoy is gone",
+        || gateway.status(),
+        |status| status["envoy"]["epochs"].as_array().map(Vec::len) == Some(1),
+    )
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -177,12 +199,7 @@ async fn a_gateway_is_replaced_and_ends_without_a_failed_request() {
     // A new Envoy takes the sockets over, and the old one asks its clients to leave.
     let (status, text) = first.restart().await;
     assert!(status.is_success(), "{status}: {text}");
-    eventually(
-        "the old Envoy is gone",
-        || first.status(),
-        |status| status["envoy"]["epochs"].as_array().map(Vec::len) == Some(1),
-    )
-    .await;
+    only_one_envoy(&first).await;
     clients.go_on().await;
     let moved = clients.seen();
     assert_eq!(moved.failures, Vec::<String>::new());

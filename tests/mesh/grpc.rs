@@ -18,7 +18,7 @@ use legate_tests::{Mesh, MeshOptions, ServiceSpec, Sidecar, eventually};
 use serde_json::json;
 use tokio::net::TcpListener;
 use tokio::sync::mpsc;
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 use tokio_stream::wrappers::{ReceiverStream, TcpListenerStream};
 use tonic::transport::{Channel, Endpoint, Server};
 use tonic::{Code, Request, Response, Status, Streaming};
@@ -35,11 +35,15 @@ const INSTANCE: &str = "x-instance";
 /// A call that fails as unavailable this many times before it succeeds.
 const BUSY: &str = "busy";
 const TIMES_BUSY: usize = 2;
+/// A stream that lasts eight seconds and ends without an error.
+pub(crate) const SLOW: &str = "slow";
+/// How many messages it has.
+pub(crate) const SLOW_MESSAGES: usize = 160;
 
 /// An application with two services: one with unary calls and server streams, and one with
 /// bidirectional streams.
 #[derive(Clone)]
-struct Application {
+pub(crate) struct Application {
     instance: &'static str,
     busy: Arc<AtomicUsize>,
 }
@@ -52,7 +56,7 @@ impl Application {
         response
     }
 
-    async fn serve(instance: &'static str, address: SocketAddr, scope: &Scope) {
+    pub(crate) async fn serve(instance: &'static str, address: SocketAddr, scope: &Scope) {
         let application = Self {
             instance,
             busy: Arc::default(),
@@ -88,11 +92,18 @@ impl Health for Application {
         }
     }
 
-    /// Three messages, and a status in trailers.
+    /// Three messages, and a status in trailers; or many messages, one after the other.
     async fn watch(
         &self,
-        _: Request<HealthCheckRequest>,
+        request: Request<HealthCheckRequest>,
     ) -> Result<Response<Self::WatchStream>, Status> {
+        if request.get_ref().service == SLOW {
+            let slow = futures_util::stream::iter(0..SLOW_MESSAGES).then(|_| async {
+                sleep(Duration::from_millis(50)).await;
+                Ok(HealthCheckResponse { status: 1 })
+            });
+            return Ok(self.response(Box::pin(slow)));
+        }
         let messages = (0..3).map(|status| Ok(HealthCheckResponse { status }));
         let end = Err(Status::aborted("the end"));
         let all: Vec<_> = messages.chain([end]).collect();
@@ -121,7 +132,7 @@ impl AggregatedDiscoveryService for Application {
 }
 
 /// A separate connection for each caller.
-fn channel(server: SocketAddr) -> Channel {
+pub(crate) fn channel(server: SocketAddr) -> Channel {
     let endpoint = Endpoint::from_shared(format!("http://{server}")).expect("an address");
     endpoint.timeout(LIMIT).connect_lazy()
 }
@@ -143,7 +154,7 @@ fn instance<T>(response: &Response<T>) -> String {
     value.unwrap_or_default().to_owned()
 }
 
-async fn answers(server: SocketAddr, version: &str, instance: &str) {
+pub(crate) async fn answers(server: SocketAddr, version: &str, instance: &str) {
     let what = format!("{instance} answers version {version}");
     let asked = || async {
         let answer = check(server, version, "").await;
@@ -154,7 +165,7 @@ async fn answers(server: SocketAddr, version: &str, instance: &str) {
         .expect("accepted");
 }
 
-const fn spec(
+pub(crate) const fn spec(
     service: &'static str,
     instance: &'static str,
     protocol: &'static str,

@@ -8,6 +8,7 @@ mod edge;
 mod egress;
 mod extensions;
 mod gateway_end;
+mod gateway_streams;
 mod generated_routes;
 mod grpc;
 mod ingress;

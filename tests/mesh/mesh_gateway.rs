@@ -12,6 +12,7 @@ use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
 
 use crate::chains::resolver;
 
@@ -28,9 +29,13 @@ const CACHE: ServiceSpec = ServiceSpec {
     upstreams: &[],
 };
 
-/// Sends a line over TLS with the certificate of a service, and returns the answer; empty if there
-/// is none.
-async fn line(mesh: &Mesh, gateway: SocketAddr, caller: &str, name: &str) -> String {
+/// Connects over TLS with the certificate of a service.
+pub(crate) async fn connect(
+    mesh: &Mesh,
+    gateway: SocketAddr,
+    caller: &str,
+    name: &str,
+) -> std::io::Result<TlsStream<TcpStream>> {
     let path = format!("/v1/agent/connect/ca/leaf/{caller}");
     let leaf: Value =
         serde_json::from_str(&mesh.api(Method::GET, &path, None).await).expect("JSON");
@@ -47,9 +52,15 @@ async fn line(mesh: &Mesh, gateway: SocketAddr, caller: &str, name: &str) -> Str
     };
     let connector = TlsConnector::from(client_config(&tls).expect("a configuration"));
     let name = server_name(name).expect("a name");
+    let stream = TcpStream::connect(gateway).await?;
+    connector.connect(name, stream).await
+}
+
+/// Sends a line over TLS with the certificate of a service, and returns the answer; empty if there
+/// is none.
+async fn line(mesh: &Mesh, gateway: SocketAddr, caller: &str, name: &str) -> String {
     let exchange = async {
-        let stream = TcpStream::connect(gateway).await?;
-        let mut stream = connector.connect(name, stream).await?;
+        let mut stream = connect(mesh, gateway, caller, name).await?;
         stream.write_all(b"hello\n").await?;
         let mut answer = String::new();
         BufReader::new(stream).read_line(&mut answer).await?;
@@ -57,6 +68,15 @@ async fn line(mesh: &Mesh, gateway: SocketAddr, caller: &str, name: &str) -> Str
     };
     let answer = timeout(Duration::from_secs(5), exchange).await;
     answer.ok().and_then(Result::ok).unwrap_or_default()
+}
+
+/// The server names of services in the mesh.
+pub(crate) async fn server_names(mesh: &Mesh) -> impl Fn(&str) -> String + use<> {
+    let roots = mesh.api(Method::GET, "/v1/connect/ca/roots", None).await;
+    let roots: Value = serde_json::from_str(&roots).expect("JSON");
+    let domain = roots["TrustDomain"].as_str().expect("a trust domain");
+    let domain = domain.to_owned();
+    move |service: &str| format!("{service}.default.dc1.internal.{domain}")
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -73,10 +93,7 @@ async fn connections_reach_the_service_of_their_server_name() {
         .await;
     let address = mesh.public("mesh-gateway");
     proxies.push(gateway);
-    let roots = mesh.api(Method::GET, "/v1/connect/ca/roots", None).await;
-    let roots: Value = serde_json::from_str(&roots).expect("JSON");
-    let domain = roots["TrustDomain"].as_str().expect("a trust domain");
-    let name = |service: &str| format!("{service}.default.dc1.internal.{domain}");
+    let name = server_names(&mesh).await;
 
     for service in ["db", "cache"] {
         let ask = || async { line(&mesh, address, "web", &name(service)).await };

@@ -25,7 +25,7 @@ const OTHER: ServiceSpec = ServiceSpec {
 };
 
 /// A WebSocket application that echoes each text with the instance's name.
-async fn serve(instance: &'static str, address: SocketAddr, scope: &Scope) {
+pub(crate) async fn serve(instance: &'static str, address: SocketAddr, scope: &Scope) {
     let listener = TcpListener::bind(address).await.expect("a free address");
     let (stop, spawner) = (scope.token(), scope.spawner());
     scope.spawn(format!("app {instance}"), async move {
@@ -62,7 +62,10 @@ async fn answer(instance: &str, stream: TcpStream) -> Result<(), BoxError> {
     Ok(())
 }
 
-async fn open(upstream: SocketAddr, path: &str) -> Result<WebSocketStream<TcpStream>, BoxError> {
+pub(crate) async fn open(
+    upstream: SocketAddr,
+    path: &str,
+) -> Result<WebSocketStream<TcpStream>, BoxError> {
     let connect = async {
         let stream = TcpStream::connect(upstream).await?;
         let (socket, _) = client_async(format!("ws://api{path}"), stream).await?;
@@ -71,7 +74,10 @@ async fn open(upstream: SocketAddr, path: &str) -> Result<WebSocketStream<TcpStr
     timeout(LIMIT, connect).await?
 }
 
-async fn say(socket: &mut WebSocketStream<TcpStream>, text: &str) -> Result<String, BoxError> {
+pub(crate) async fn say(
+    socket: &mut WebSocketStream<TcpStream>,
+    text: &str,
+) -> Result<String, BoxError> {
     let exchange = async {
         socket.send(Message::text(text)).await?;
         let answer = socket.next().await.ok_or("the socket was closed")??;
@@ -81,7 +87,11 @@ async fn say(socket: &mut WebSocketStream<TcpStream>, text: &str) -> Result<Stri
 }
 
 /// Waits until a new socket for a path reaches an instance.
-async fn leads(upstream: SocketAddr, path: &str, instance: &str) -> WebSocketStream<TcpStream> {
+pub(crate) async fn leads(
+    upstream: SocketAddr,
+    path: &str,
+    instance: &str,
+) -> WebSocketStream<TcpStream> {
     let what = format!("a websocket for {path} leads to {instance}");
     let probe = || async {
         let mut socket = open(upstream, path)
