@@ -29,6 +29,7 @@ use tonic_health::pb::health_client::HealthClient;
 use crate::gateway_end::{PORT, only_one_envoy, start};
 use crate::grpc::{Application, SLOW, SLOW_MESSAGES, answers, channel};
 use crate::mesh_gateway::{connect, server_names};
+use crate::terminating::outside;
 use crate::traffic::line;
 use crate::websockets::{leads, open, say, serve};
 
@@ -343,10 +344,10 @@ const WEB: ServiceSpec = ServiceSpec {
     service: "web",
     instance: "web",
     protocol: "tcp",
-    upstreams: &["raw"],
+    upstreams: &["raw", CHAT.0],
 };
 
-/// A mesh gateway and a terminating one, each with a connection through it.
+/// A mesh gateway and a terminating one, with connections and a WebSocket through them.
 struct Between {
     mesh: Mesh,
     gateways: [Sidecar; 2],
@@ -356,7 +357,7 @@ struct Between {
 
 impl Between {
     async fn during(&self, change: impl Future<Output = ()>) {
-        let counts = <[Progress; 2]>::default();
+        let counts = <[Progress; 3]>::default();
         let ends = AtomicBool::new(false);
         let clients = async {
             let mesh_gateway = SocketAddr::new(self.gateways[0].address, PORT);
@@ -365,12 +366,13 @@ impl Between {
             tokio::try_join!(
                 lines(inside, DB.0, &counts[0], &ends),
                 lines(outside, "raw", &counts[1], &ends),
+                socket(self.mesh.upstream("web", 1), &counts[2], &ends),
             )
         };
         let change = async {
             let steps = || async { counts.each_ref().map(Progress::steps) };
-            let open = |steps: &[usize; 2]| steps.iter().all(|steps| *steps > 5);
-            eventually("both are in use", steps, open).await;
+            let open = |steps: &[usize; 3]| steps.iter().all(|steps| *steps > 5);
+            eventually("all are in use", steps, open).await;
             change.await;
             sleep(LATE).await;
             ends.store(true, Ordering::SeqCst);
@@ -384,16 +386,15 @@ impl Between {
 async fn at_a_mesh_gateway_and_a_terminating_gateway() {
     let scope = Scope::new("outside");
     let mut mesh = Mesh::start(MeshOptions::default()).await;
-    let outside = mesh.application("raw");
-    app::tcp("raw", outside, &scope).await;
-    mesh.entry(json!({"Kind": "service-defaults", "Name": "raw", "Protocol": "tcp"}))
-        .await;
-    let instance = json!({
-        "ID": "raw", "Service": "raw", "Address": outside.ip(), "Port": outside.port(),
-    });
-    mesh.catalog(json!({"Service": instance})).await;
+    app::tcp("raw", mesh.application("raw"), &scope).await;
+    serve(CHAT.0, mesh.application(CHAT.0), &scope).await;
+    for (name, protocol) in [("raw", "tcp"), (CHAT.0, "http")] {
+        let address = mesh.application(name);
+        outside(&mesh, name, protocol, address).await;
+    }
     mesh.entry(json!({
-        "Kind": "terminating-gateway", "Name": "egress", "Services": [{"Name": "raw"}],
+        "Kind": "terminating-gateway", "Name": "egress",
+        "Services": [{"Name": "raw"}, {"Name": CHAT.0}],
     }))
     .await;
     mesh.intend("web", "*", "allow").await;
@@ -409,6 +410,7 @@ async fn at_a_mesh_gateway_and_a_terminating_gateway() {
     let says = |reply: &String| !reply.is_empty();
     let upstream = mesh.upstream("web", 0);
     eventually("a line comes back", || line(upstream, "hello"), says).await;
+    drop(leads(mesh.upstream("web", 1), "/", CHAT.0).await);
     let name = server_names(&mesh).await(DB.0);
     let mesh_gateway = SocketAddr::new(gateways[0].address, PORT);
     let connects = || async { connect(&mesh, mesh_gateway, "web", &name).await.is_ok() };

@@ -23,7 +23,7 @@ const CALLER: ServiceSpec = ServiceSpec {
 };
 
 /// Registers a service without a sidecar.
-async fn outside(mesh: &Mesh, name: &str, protocol: &str, address: SocketAddr) {
+pub(crate) async fn outside(mesh: &Mesh, name: &str, protocol: &str, address: SocketAddr) {
     mesh.entry(json!({"Kind": "service-defaults", "Name": name, "Protocol": protocol}))
         .await;
     let instance = json!({
