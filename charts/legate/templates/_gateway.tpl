@@ -196,6 +196,8 @@
 metadata:
   labels:
     {{- include "legate.podLabels" (list $root $gateway.name $v.extraLabels) | nindent 4 }}
+    # The operator watches only the pods that it registers.
+    consul.hashicorp.com/connect-inject-managed-by: legate-k8s
   annotations:
     consul.hashicorp.com/connect-inject: "false"
     consul.hashicorp.com/gateway-kind: {{ $gateway.kind }}

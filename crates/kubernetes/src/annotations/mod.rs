@@ -28,8 +28,9 @@ pub const INJECTED: &str = "injected";
 /// Label that names the integration in charge of the pod's registration; ours is
 /// [`MANAGED_BY_LEGATE`].
 pub const MANAGED_BY: &str = "consul.hashicorp.com/connect-inject-managed-by";
-/// The value of [`MANAGED_BY`] on pods that this operator has injected. The operator leaves pods
-/// with another value alone, such as `consul-k8s-endpoints-controller` of consul-k8s.
+/// The value of [`MANAGED_BY`] on pods that this operator has injected, and on gateways of the chart.
+/// The operator leaves pods with another value alone, such as `consul-k8s-endpoints-controller` of
+/// consul-k8s.
 pub const MANAGED_BY_LEGATE: &str = "legate-k8s";
 /// Annotation with the service's name, which the injector writes if the user has not.
 pub const SERVICE: &str = "consul.hashicorp.com/connect-service";

@@ -6,6 +6,7 @@ use std::path::Path;
 
 use clap::Parser;
 use legate_kubernetes::acl_init;
+use legate_kubernetes::annotations::{MANAGED_BY, MANAGED_BY_LEGATE};
 use legate_kubernetes::sync::facts::{Pod, Service};
 use legate_kubernetes::sync::registration::Settings;
 use legate_kubernetes::sync::wanted::{Wanted, wanted};
@@ -49,6 +50,8 @@ fn typed<T: serde::de::DeserializeOwned>(value: Value) -> T {
 fn registered(objects: &[Value], name: &str, tenants: Tenants) -> Value {
     let deployment = object(objects, "Deployment", name);
     let mut pod = deployment["spec"]["template"].clone();
+    // Pods without it are not seen.
+    assert_eq!(pod["metadata"]["labels"][MANAGED_BY], MANAGED_BY_LEGATE);
     pod["metadata"]["name"] = json!(format!("{name}-0"));
     pod["metadata"]["namespace"] = json!("consul");
     pod["spec"]["nodeName"] = json!("n1");
