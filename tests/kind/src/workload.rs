@@ -192,10 +192,10 @@ pub(crate) fn assert_caller(answer: &Value, name: &str) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Continuous requests from a pod in the mesh.
+/// Continuous requests from a pod.
 pub(crate) struct Load<'a> {
     space: &'a Namespace<'a>,
-    name: &'static str,
+    name: String,
 }
 
 /// The results of requests.
@@ -209,13 +209,15 @@ pub(crate) struct LoadResults {
 }
 
 impl<'a> Load<'a> {
-    /// Starts it, waits for the first response, and clears the results.
-    pub(crate) fn start(
-        space: &'a Namespace<'a>,
-        name: &'static str,
-        url: &str,
-    ) -> anyhow::Result<Self> {
-        App::new(name).arguments(&["load", url]).run(space)?;
+    /// Starts it in the mesh, waits for the first response, and clears the results.
+    pub(crate) fn start(space: &'a Namespace<'a>, name: &str, url: &str) -> anyhow::Result<Self> {
+        Self::of(space, App::new(name).arguments(&["load", url]))
+    }
+
+    /// The same with an application whose arguments are those of a load.
+    pub(crate) fn of(space: &'a Namespace<'a>, app: App) -> anyhow::Result<Self> {
+        app.run(space)?;
+        let name = app.name;
         let load = Self { space, name };
         eventually("the load is answered", || {
             let seen = load.seen()?;
@@ -224,6 +226,12 @@ impl<'a> Load<'a> {
         })?;
         load.reset()?;
         Ok(load)
+    }
+
+    /// Ends it.
+    pub(crate) fn stop(&self) -> anyhow::Result<()> {
+        let words = ["scale", "deployment", &self.name, "--replicas=0"];
+        self.space.kubectl(&words).map(|_| ())
     }
 
     /// Clears the results.

@@ -14,7 +14,7 @@ use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::{MissedTickBehavior, interval};
 
-use crate::client;
+use crate::client::Client;
 
 /// The interval between requests of one client.
 const PAUSE: Duration = Duration::from_millis(10);
@@ -28,6 +28,9 @@ pub(crate) struct Options {
     /// Number of concurrent clients
     #[arg(long, default_value_t = 2)]
     clients: usize,
+    /// Number of requests on a connection; 0 means until the server closes it
+    #[arg(long, default_value_t = 1)]
+    per_connection: u64,
     /// Port for the results: `GET /` returns them, `GET /reset` clears them
     #[arg(long, default_value_t = 8090)]
     port: u16,
@@ -52,7 +55,7 @@ pub(crate) async fn run(options: Options) -> anyhow::Result<()> {
         .route("/reset", routing::get(reset))
         .with_state(Arc::clone(&seen));
     let listener = TcpListener::bind((Ipv6Addr::UNSPECIFIED, options.port)).await?;
-    let clients = (0..options.clients).map(|_| ask(&options.url, &seen));
+    let clients = (0..options.clients).map(|_| ask(&options, &seen));
     let clients = futures_util::future::join_all(clients);
     tokio::select! {
         result = async { axum::serve(listener, router).await } => Ok(result?),
@@ -61,13 +64,17 @@ pub(crate) async fn run(options: Options) -> anyhow::Result<()> {
     }
 }
 
-async fn ask(url: &str, seen: &Shared) {
+async fn ask(options: &Options, seen: &Shared) {
+    let mut client = Client::default();
     let mut ticks = interval(PAUSE);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    loop {
+    for count in 1_u64.. {
         ticks.tick().await;
-        let answer = client::get(url).await;
+        let answer = client.get(&options.url).await;
         lock(seen).record(answer);
+        if count.checked_rem(options.per_connection) == Some(0) {
+            client = Client::default();
+        }
     }
 }
 

@@ -5,6 +5,7 @@ mod changes;
 mod check;
 mod contract;
 mod external;
+mod gateways;
 mod image;
 mod manifests;
 mod pods;
@@ -56,7 +57,7 @@ pub(crate) const GROUPS: [Group; 8] = [
         mesh: true,
         needs: Needs::Nothing,
         at_a_time: 1,
-        scenarios: &[check::SCENARIOS, whole::SCENARIOS],
+        scenarios: &[check::SCENARIOS, gateways::SCENARIOS, whole::SCENARIOS],
     },
     Group {
         mesh: false,
