@@ -19,9 +19,10 @@ pub(super) const SCENARIOS: &[Scenario] = &[Scenario {
 const NAMESPACE: &str = "consul";
 
 /// Foreign kinds of resources in the chart: group, version, plural and kind.
-const FOREIGN: [(&str, &str, &str, &str); 3] = [
+const FOREIGN: [(&str, &str, &str, &str); 4] = [
     ("cert-manager.io", "v1", "certificates", "Certificate"),
     ("cert-manager.io", "v1", "issuers", "Issuer"),
+    ("monitoring.coreos.com", "v1", "podmonitors", "PodMonitor"),
     (
         "monitoring.coreos.com",
         "v1",
