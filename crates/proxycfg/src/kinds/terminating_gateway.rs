@@ -99,8 +99,8 @@ pub(super) struct Parts {
     was_complete: bool,
 }
 
-/// The values of a gateway, `None` until each service has a certificate. From then on a certificate
-/// that is not issued only affects a service that is added.
+/// The values of a gateway, `None` until each service has a certificate. From then on, until something
+/// changes that every proxy has, a certificate that is not issued only affects an added service.
 pub(super) fn snapshot(
     read: &mut Reading<'_, '_>,
     parts: &mut Parts,

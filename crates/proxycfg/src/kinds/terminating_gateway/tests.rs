@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use futures_util::FutureExt;
-use legate_ca::{Leaf, LeafId};
+use legate_ca::{Leaf, LeafHolder, LeafId};
 use legate_intentions::Action;
-use legate_model::{CaRoots, ConfigEntry, Node, ServiceInstance, Tenancy};
-use legate_store::{CaState, Command, Registration, Store};
+use legate_model::{CaRoots, ConfigEntry, Node, ServiceInstance, ServiceName, Tenancy};
+use legate_store::{CaState, Command, Follower, Registration, Store};
 use serde_json::{Value, json};
 
 use super::TerminatingGateway;
@@ -76,8 +76,9 @@ fn represented(store: &Store, parts: &mut Parts, missing: &[&str]) -> Option<Vec
     let config = ManagerConfig::new("dc1", Action::Deny);
     let state = store.state();
     let mut issue = |id: &LeafId| {
-        let is_missing = missing.contains(&&*id.to_string());
-        (!is_missing).then(|| Arc::new(Leaf::to_be_issued(id)))
+        let is_missing = |name: &ServiceName| missing.contains(&&*name.name);
+        let issued = !matches!(&id.holder, LeafHolder::Service(name) if is_missing(name));
+        issued.then(|| Arc::new(Leaf::to_be_issued(id)))
     };
     let outcome = kinds::snapshot(&state.read(), &proxy, &config, &mut issue, parts);
     let Outcome::Ready(snapshot) = outcome.unwrap() else {
@@ -90,7 +91,7 @@ fn represented(store: &Store, parts: &mut Parts, missing: &[&str]) -> Option<Vec
 
 #[test]
 fn at_first_it_waits_for_all_certificates() {
-    let (store, mut parts) = (mesh(), Parts::default());
+    let (store, mut parts) = (mesh(), Parts::of(Follower::default()));
     for name in ["db", "mail"] {
         apply(&store, instance(name));
     }
@@ -101,7 +102,7 @@ fn at_first_it_waits_for_all_certificates() {
 
 #[test]
 fn an_added_service_without_a_certificate_does_not_hold_up_the_others() {
-    let (store, mut parts) = (mesh(), Parts::default());
+    let (store, mut parts) = (mesh(), Parts::of(Follower::default()));
     apply(&store, instance("db"));
     assert_eq!(represented(&store, &mut parts, &[]).unwrap(), ["db"]);
     for name in ["mail", "maps"] {
