@@ -7,7 +7,8 @@ use std::time::SystemTime;
 
 use legate_identity::CertificateInfo;
 use legate_model::{
-    ApiGatewayListener, ConfigEntry, ConfigKind, ResourceReference, Secret, ServiceName,
+    ApiGatewayListener, ApiGatewayTls, ConfigEntry, ConfigKind, ResourceReference, Secret,
+    ServiceName,
 };
 use legate_routes::{Certificate, Chain, ServerTls, is_host};
 use legate_store::ReadTxn;
@@ -134,13 +135,14 @@ pub(super) fn chains(
 ) -> Vec<Chain> {
     let settings = listeners.iter().map(|one| &one.tls);
     let settings = settings.clone().find(|tls| !tls.is_empty());
+    let none = ApiGatewayTls::default();
+    let shared = settings.unwrap_or(&none);
     let tls = |certificates: Vec<Certificate>| {
-        let settings = settings.cloned().unwrap_or_default();
         Some(ServerTls {
             certificates,
-            min_version: settings.min_version,
-            max_version: settings.max_version,
-            cipher_suites: settings.cipher_suites,
+            min_version: shared.min_version.clone(),
+            max_version: shared.max_version.clone(),
+            cipher_suites: shared.cipher_suites.clone(),
         })
     };
     let chain = |name: Option<&str>, server_names, tls| Chain {
