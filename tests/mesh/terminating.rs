@@ -2,6 +2,7 @@
 //! those allow.
 
 use std::net::SocketAddr;
+use std::os::unix::fs::symlink;
 use std::path::Path;
 
 use http::Method;
@@ -127,6 +128,23 @@ fn replace(path: &Path, content: &str) {
     std::fs::rename(new, path).expect("a replaced file");
 }
 
+/// Replaces all files of a folder as Kubernetes does for a mounted secret: they are links through
+/// `..data`, which is replaced alone.
+fn mount(folder: &Path, version: &str, files: &[(&str, &str)]) {
+    let content = folder.join(version);
+    std::fs::create_dir_all(&content).expect("a new folder");
+    for (name, text) in files {
+        std::fs::write(content.join(name), text).expect("a new file");
+        let link = folder.join(name);
+        if !link.is_symlink() {
+            symlink(Path::new("..data").join(name), link).expect("a link to the file");
+        }
+    }
+    let new = folder.join("..data_tmp");
+    symlink(version, &new).expect("a link to the new folder");
+    std::fs::rename(new, folder.join("..data")).expect("a replaced link");
+}
+
 /// A service outside the mesh: it asks its callers for certificates of `ca`, answers one request of each
 /// connection, and closes it.
 async fn serve_with_tls(address: SocketAddr, ca: &TestCa, scope: &Scope) {
@@ -196,6 +214,48 @@ async fn replaced_files_of_certificates_are_used_without_a_changed_entry() {
     settle(&mesh, 0, Some((200, "maps"))).await;
     replace(&authorities, &other.ca_pem());
     settle(&mesh, 0, Some((503, ""))).await;
+
+    scope.stop(LIMIT).await.expect("the service ends");
+    for mut proxy in [caller, gateway] {
+        assert!(proxy.stop().await.success(), "{}", proxy.log());
+    }
+    mesh.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_replaced_kubernetes_secret_is_used_without_a_changed_entry() {
+    let mut mesh = Mesh::start(MeshOptions::default()).await;
+    let (ca, other, scope) = (TestCa::new(), TestCa::new(), Scope::new("outside"));
+    let address = mesh.application("maps");
+    serve_with_tls(address, &ca, &scope).await;
+    outside(&mesh, "maps", "http", address).await;
+    mesh.intend("web", "maps", "allow").await;
+    let folder = mesh.file("secret");
+    let secret = |version: &str, of: &TestCa| {
+        let own = of.client("gateway");
+        let files = [
+            ("ca.crt", ca.ca_pem()),
+            ("tls.crt", own.cert_pem),
+            ("tls.key", own.key_pem),
+        ];
+        let files = files.each_ref().map(|(name, text)| (*name, text.as_str()));
+        mount(&folder, version, &files);
+    };
+    secret("..1", &other);
+    mesh.entry(
+        json!({"Kind": "terminating-gateway", "Name": "egress", "Services": [{
+            "Name": "maps", "SNI": "maps.example.com", "CAFile": folder.join("ca.crt"),
+            "CertFile": folder.join("tls.crt"), "KeyFile": folder.join("tls.key"),
+        }]}),
+    )
+    .await;
+    let gateway = mesh
+        .add_gateway("terminating-gateway", "egress", json!({}))
+        .await;
+    let caller = mesh.add(&CALLER).await;
+    settle(&mesh, 0, Some((503, ""))).await;
+    secret("..2", &ca);
+    settle(&mesh, 0, Some((200, "maps"))).await;
 
     scope.stop(LIMIT).await.expect("the service ends");
     for mut proxy in [caller, gateway] {
