@@ -177,7 +177,7 @@ fn address(space: &Namespace, service: &str) -> anyhow::Result<String> {
 
 /// A load of clients that use a connection for so many requests; 0: until it is closed.
 fn clients(name: &str, per_connection: &str, url: &str) -> App {
-    let clients = ["load", "--clients", "8", "--per-connection", per_connection];
+    let clients = ["load", "--clients", "3", "--per-connection", per_connection];
     App::new(name).arguments(&[&clients[..], &[url]].concat())
 }
 
