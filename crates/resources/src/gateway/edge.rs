@@ -43,8 +43,8 @@ impl Edge {
     }
 
     /// The port with these filter chains, if it accepts HTTP/3.
-    pub(crate) fn http3(&self, port: u16, chains: &[Chain]) -> Option<u16> {
-        (self.http3_ports.contains(&port) && listener::can_http3(chains)).then_some(port)
+    pub(crate) fn http3<'c>(&self, port: u16, chains: impl FnOnce() -> &'c [Chain]) -> Option<u16> {
+        (self.http3_ports.contains(&port) && listener::can_http3(chains())).then_some(port)
     }
 
     /// Warnings about the ports of HTTP/3 that are not among those of the listeners.

@@ -216,7 +216,7 @@ impl<'a> Port<'a, '_> {
         let chains: Chains<'_> = LazyCell::new(Box::new(|| self.chains(memo)));
         if let Content::Http(rules) = &self.port.content {
             let http3 = || {
-                let chains = chains.as_deref().unwrap_or_default();
+                let chains = || chains.as_deref().unwrap_or_default();
                 settings.0.edge.http3(self.port.port, chains)
             };
             self.add_routes(&mut unit, memo, (rules, http3), unchanged);

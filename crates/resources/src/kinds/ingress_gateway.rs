@@ -136,7 +136,7 @@ impl<'a> Port<'a, '_> {
         }));
         if self.port.protocol.is_http() {
             let http3 = LazyCell::new(|| {
-                let chains = chains.0.as_deref().unwrap_or_default();
+                let chains = || chains.0.as_deref().unwrap_or_default();
                 settings.0.edge.http3(self.port.port, chains)
             });
             let unchanged = lead_alike && same.mesh && same.instance;

@@ -7,13 +7,11 @@
 
 use std::sync::Arc;
 
-use legate_model::{
-    ApiGateway, ApiGatewayListener, ConfigEntry, ConfigKind, ResourceReference, ServiceName,
-};
+use legate_model::{ApiGateway, ApiGatewayListener, ConfigEntry, ConfigKind, ServiceName};
 use legate_store::ReadTxn;
 
 use super::attached;
-use super::listener::{self, Unresolved};
+use super::listener::{self, References};
 use super::route::{self, Route, RouteId};
 
 /// What is bound to one gateway.
@@ -31,9 +29,7 @@ pub(super) struct Bound {
     pub(super) name: String,
     pub(super) port: u16,
     pub(super) tcp: bool,
-    /// The certificates that exist.
-    pub(super) certificates: Vec<ResourceReference>,
-    pub(super) unresolved: Option<Unresolved>,
+    pub(super) references: Arc<References>,
     /// The oldest first.
     pub(super) routes: Vec<Fitting>,
 }
@@ -62,7 +58,8 @@ pub(super) struct Attempt {
 impl Binding {
     /// Whether everything exists that the gateway refers to.
     pub(super) fn is_accepted(&self) -> bool {
-        self.listeners.iter().all(|one| one.unresolved.is_none())
+        let mut listeners = self.listeners.iter();
+        listeners.all(|one| one.references.unresolved.is_none())
     }
 }
 
@@ -98,14 +95,12 @@ pub(super) fn binding(
 
 fn bind(txn: &ReadTxn<'_>, name: &ServiceName, gateway: &ApiGateway, datacenter: &str) -> Binding {
     let mut binding = Binding::default();
-    for listener in &gateway.listeners {
-        let (certificates, unresolved) = listener::references(txn, name, listener);
+    for (place, listener) in gateway.listeners.iter().enumerate() {
         binding.listeners.push(Bound {
             name: listener.name.clone(),
             port: listener.port,
             tcp: listener.protocol == "tcp",
-            certificates,
-            unresolved,
+            references: listener::references(txn, name, place),
             ..Bound::default()
         });
     }

@@ -1,7 +1,7 @@
 //! The certificates of listeners: what proxies get as secrets, and by which server names they are
 //! chosen.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
 use std::time::SystemTime;
 
@@ -12,6 +12,8 @@ use legate_model::{
 };
 use legate_routes::{Certificate, Chain, ServerTls, is_host};
 use legate_store::ReadTxn;
+
+use super::listener::{References, references};
 
 /// A certificate with its key, as a secret of a proxy.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -125,11 +127,67 @@ fn hosts(certificate: &str) -> BTreeSet<String> {
     hosts.filter(|host| is_host(host)).collect()
 }
 
+/// The certificates of all listeners of a gateway, each once. Shared, because they do not change
+/// with the routes.
+pub(super) fn of_gateway(
+    txn: &ReadTxn<'_>,
+    gateway: &ServiceName,
+) -> Arc<Vec<Arc<Option<GatewayCertificate>>>> {
+    txn.shared("certificates of an API gateway", &gateway.name, |txn| {
+        let mut found = Vec::new();
+        let mut known = HashSet::new();
+        let stored = txn.config_entry(ConfigKind::ApiGateway, &gateway.name);
+        for (_, references) in listeners(txn, gateway, stored.as_deref()) {
+            for reference in &references.certificates {
+                let certificate = read(txn, gateway, reference);
+                if known.insert(Arc::as_ptr(&certificate)) {
+                    found.push(certificate);
+                }
+            }
+        }
+        found
+    })
+}
+
+/// How connections to a port of a gateway are accepted. Shared like [`of_gateway`].
+pub(super) fn on_port(txn: &ReadTxn<'_>, gateway: &ServiceName, port: u16) -> Arc<Vec<Chain>> {
+    let argument = format!("{port}/{}", gateway.name);
+    txn.shared("filter chains of a port", &argument, |txn| {
+        let stored = txn.config_entry(ConfigKind::ApiGateway, &gateway.name);
+        let mut here = listeners(txn, gateway, stored.as_deref());
+        here.retain(|(listener, _)| listener.port == port);
+        let mut found = Vec::new();
+        let mut known = HashSet::new();
+        for reference in here.iter().flat_map(|(_, one)| &one.certificates) {
+            let certificate = presented(txn, gateway, reference);
+            if known.insert(Arc::as_ptr(&certificate)) {
+                found.push((reference.name.clone(), certificate));
+            }
+        }
+        let listeners: Vec<_> = here.iter().map(|(listener, _)| *listener).collect();
+        chains(&listeners, &found)
+    })
+}
+
+/// The listeners of a stored gateway, with what they refer to.
+fn listeners<'a>(
+    txn: &ReadTxn<'_>,
+    gateway: &ServiceName,
+    stored: Option<&'a ConfigEntry>,
+) -> Vec<(&'a ApiGatewayListener, Arc<References>)> {
+    let Some(ConfigEntry::ApiGateway(entry)) = stored else {
+        return Vec::new();
+    };
+    let listeners = entry.listeners.iter().enumerate();
+    let with_references = |(place, one)| (one, references(txn, gateway, place));
+    listeners.map(with_references).collect()
+}
+
 /// The chains of listeners on one port, with the names of the certificates' entries. Several
 /// certificates are chosen by server name. For other names, and for those that several certificates
 /// have, there is the certificate in files, which nobody here can read, or else that of the gateway,
 /// as in Consul.
-pub(super) fn chains(
+fn chains(
     listeners: &[&ApiGatewayListener],
     certificates: &[(String, Arc<Option<Presented>>)],
 ) -> Vec<Chain> {

@@ -1,6 +1,6 @@
 //! The listeners of a gateway with the routes that are bound to them.
 
-use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use legate_model::{
@@ -55,14 +55,7 @@ fn compile(txn: &ReadTxn<'_>, gateway: &ServiceName, datacenter: &str) -> Compil
         (*found).clone()
     });
     compiled.listeners = listeners.collect();
-    let references = binding.listeners.iter().flat_map(|one| &one.certificates);
-    let mut known = HashSet::new();
-    for reference in references {
-        let found = certificates::read(txn, gateway, reference);
-        if known.insert(Arc::as_ptr(&found)) {
-            compiled.certificates.push(found);
-        }
-    }
+    compiled.certificates = certificates::of_gateway(txn, gateway).to_vec();
     let upstreams = compiled.services().into_iter().map(|service| {
         // The same `Arc` for every gateway of the tenancy.
         txn.shared("upstream of API gateways", &service.to_string(), |txn| {
@@ -117,18 +110,9 @@ fn on_port(
     if matches!(&content, Content::Http(hosts) if hosts.is_empty()) {
         return None;
     }
-    let mut found = Vec::new();
-    let mut known = HashSet::new();
-    for reference in here.iter().flat_map(|(_, bound)| &bound.certificates) {
-        let certificate = certificates::presented(txn, gateway, reference);
-        if known.insert(Arc::as_ptr(&certificate)) {
-            found.push((reference.name.clone(), certificate));
-        }
-    }
-    let listeners: Vec<_> = here.iter().map(|(listener, _)| *listener).collect();
     Some(Listener {
         port,
-        chains: certificates::chains(&listeners, &found),
+        chains: certificates::on_port(txn, gateway, port).to_vec(),
         content,
     })
 }

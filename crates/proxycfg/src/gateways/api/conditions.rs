@@ -22,7 +22,8 @@ pub(super) fn of_gateway(gateway: &ServiceName, binding: &Binding) -> Vec<Condit
         })
     };
     let listeners = binding.listeners.iter();
-    let resolved = listeners.map(|one| about(references(one.unresolved.as_ref()), &one.name));
+    let resolved =
+        listeners.map(|one| about(references(one.references.unresolved.as_ref()), &one.name));
     let mut conditions: Vec<_> = resolved.collect();
     conditions.push(accepted(binding));
     let conflicts = binding.listeners.iter().map(|one| {
@@ -64,7 +65,7 @@ fn references(unresolved: Option<&Unresolved>) -> Condition {
 fn accepted(binding: &Binding) -> Condition {
     let lacks = |is: fn(&Unresolved) -> bool| {
         let mut listeners = binding.listeners.iter();
-        listeners.any(|one| one.unresolved.as_ref().is_some_and(is))
+        listeners.any(|one| one.references.unresolved.as_ref().is_some_and(is))
     };
     if lacks(|one| matches!(one, Unresolved::JwtProvider(_))) {
         let message = "gateway references invalid JWT Providers";

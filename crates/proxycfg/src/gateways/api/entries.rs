@@ -98,7 +98,7 @@ fn bound(
     let listeners = binding.listeners.iter().map(|one| BoundListener {
         name: one.name.clone(),
         routes: one.bound().map(RouteId::reference).collect(),
-        certificates: one.certificates.clone(),
+        certificates: one.references.certificates.clone(),
     });
     let mut services: BTreeMap<String, Vec<ResourceReference>> = BTreeMap::new();
     let mut modify_index = gateway.modify_index;

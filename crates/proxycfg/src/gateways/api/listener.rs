@@ -1,8 +1,11 @@
 //! Listeners of an `api-gateway`: the entries that they refer to, and the host names that they
 //! share with a route.
 
+use std::sync::Arc;
+
 use legate_model::{
-    ApiGatewayListener, ApiGatewayPolicy, HttpRoute, ResourceReference, ServiceName, WILDCARD,
+    ApiGatewayListener, ApiGatewayPolicy, ConfigEntry, ConfigKind, HttpRoute, ResourceReference,
+    ServiceName, WILDCARD,
 };
 use legate_routes::covers;
 use legate_store::ReadTxn;
@@ -16,19 +19,48 @@ pub(super) enum Unresolved {
     JwtProvider(String),
 }
 
-/// The certificates of a listener that exist, and what does not exist. Of several, as in Consul,
-/// the last certificate, and providers before certificates.
+/// What a listener refers to.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct References {
+    /// The certificates that exist.
+    pub(super) certificates: Vec<ResourceReference>,
+    /// What does not exist. Of several, as in Consul, the last certificate, and providers before
+    /// certificates.
+    pub(super) unresolved: Option<Unresolved>,
+}
+
+/// What the listener of a gateway at this place of its entry refers to. Shared, because certificates
+/// are many and do not change with the routes.
 pub(super) fn references(
     txn: &ReadTxn<'_>,
     gateway: &ServiceName,
+    place: usize,
+) -> Arc<References> {
+    let argument = format!("{place}/{}", gateway.name);
+    txn.shared("references of a listener", &argument, |txn| {
+        let entry = txn.config_entry(ConfigKind::ApiGateway, &gateway.name);
+        let listener = match entry.as_deref() {
+            Some(ConfigEntry::ApiGateway(entry)) => entry.listeners.get(place),
+            _ => None,
+        };
+        let listener = listener.map(|one| references_of(txn, gateway, one));
+        listener.unwrap_or_default()
+    })
+}
+
+fn references_of(
+    txn: &ReadTxn<'_>,
+    gateway: &ServiceName,
     listener: &ApiGatewayListener,
-) -> (Vec<ResourceReference>, Option<Unresolved>) {
-    let mut unresolved = None;
-    let mut certificates = Vec::new();
+) -> References {
+    let mut references = References::default();
     for reference in &listener.tls.certificates {
         match certificates::presented(txn, gateway, reference).is_some() {
-            true => certificates.push(reference.clone()),
-            false => unresolved = Some(Unresolved::Certificate(reference.name.clone())),
+            true => references.certificates.push(reference.clone()),
+            false => {
+                let name = reference.name.clone();
+                references.unresolved = Some(Unresolved::Certificate(name));
+            }
         }
     }
     let policies = [&listener.overrides, &listener.defaults];
@@ -37,9 +69,9 @@ pub(super) fn references(
         .into_iter()
         .find_map(|token| route::missing_provider(txn, token));
     if let Some(provider) = missing {
-        unresolved = Some(Unresolved::JwtProvider(provider));
+        references.unresolved = Some(Unresolved::JwtProvider(provider));
     }
-    (certificates, unresolved)
+    references
 }
 
 /// The token that a policy requires.
