@@ -56,19 +56,17 @@ impl PartialEq for MeshService {
     }
 }
 
-/// The services of the current partition that have instances in the mesh, including those that only
-/// their proxies name.
-pub(crate) fn mesh_services(txn: &ReadTxn<'_>) -> Arc<MeshServices> {
-    txn.shared("services in the mesh", "", |txn| {
+/// The names of the services of the current partition, including those that only their proxies name.
+pub(crate) fn mesh_names(txn: &ReadTxn<'_>) -> Arc<Vec<ServiceName>> {
+    txn.shared("names of services and destinations", "", |txn| {
         let mut all = Vec::new();
         for tenancy in txn.tenancies_here() {
             txn.in_tenancy(&tenancy, |txn| {
-                let names = txn.shared("names of services and destinations", "", names);
-                let services = names.iter().map(|name| mesh_service(txn, name));
-                all.extend(services.filter_map(|one| (*one).clone()));
+                let names = txn.shared("names in a namespace", "", names);
+                all.extend(names.iter().map(|name| ServiceName::new(&tenancy, name)));
             });
         }
-        MeshServices(all)
+        all
     })
 }
 
@@ -87,8 +85,15 @@ fn names(txn: &ReadTxn<'_>) -> Vec<String> {
     all.into_values().collect()
 }
 
-/// A service of the current tenancy, `None` without instances in the mesh.
-fn mesh_service(txn: &ReadTxn<'_>, name: &str) -> Arc<Option<Arc<MeshService>>> {
+/// A service, `None` without instances in the mesh.
+pub(crate) fn mesh_service(
+    txn: &ReadTxn<'_>,
+    service: &ServiceName,
+) -> Arc<Option<Arc<MeshService>>> {
+    txn.in_tenancy(&service.tenancy, |txn| of_tenancy(txn, &service.name))
+}
+
+fn of_tenancy(txn: &ReadTxn<'_>, name: &str) -> Arc<Option<Arc<MeshService>>> {
     txn.shared("service in the mesh", name, |txn| {
         let all = chain::instances(txn, name);
         if all.is_empty() {

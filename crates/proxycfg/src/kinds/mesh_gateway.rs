@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
-use legate_model::{ConfigEntry, ConfigKind, ServiceInstance, UpstreamLimits};
+use legate_model::{ConfigEntry, ConfigKind, ServiceInstance, ServiceName, UpstreamLimits};
 use legate_store::{Kept, ReadTxn};
 
 use super::Reading;
 use crate::error::WatchError;
-use crate::gateways::{self, MeshServices};
+use crate::gateways::{self, MeshService, MeshServices};
 use crate::snapshot::ProxyId;
 use crate::value::{queried, values};
 
@@ -37,15 +37,36 @@ pub(super) fn check(_: &ProxyId, _: &ServiceInstance) -> Result<(), WatchError> 
 #[derive(Debug, Default)]
 pub(super) struct Parts {
     limits: Kept<Arc<Option<UpstreamLimits>>>,
-    services: Kept<Arc<MeshServices>>,
+    names: Kept<Arc<Vec<ServiceName>>>,
+    /// The names that `services` is for, with one value for each.
+    listed: Option<Arc<Vec<ServiceName>>>,
+    services: Vec<Kept<Arc<Option<Arc<MeshService>>>>>,
+    /// The services of the last snapshot.
+    last: Arc<MeshServices>,
 }
 
 /// The values of a mesh gateway.
 pub(super) fn snapshot(read: &mut Reading<'_, '_>, parts: &mut Parts) -> Option<MeshGateway> {
     let gateway = &read.proxy.instance.service;
+    let names = read.kept(&mut parts.names, gateways::mesh_names);
+    let known = parts.listed.as_ref();
+    if !known.is_some_and(|known| Arc::ptr_eq(known, &names)) {
+        parts.services = names.iter().map(|_| Kept::default()).collect();
+        parts.listed = Some(Arc::clone(&names));
+    }
+    // One by one: a change of one service looks at no other.
+    let services = std::iter::zip(&*names, &mut parts.services);
+    let services = services.filter_map(|(name, kept)| {
+        let service = read.kept(kept, |txn| gateways::mesh_service(txn, name));
+        (*service).clone()
+    });
+    let services = MeshServices(services.collect());
+    if services != *parts.last {
+        parts.last = Arc::new(services);
+    }
     Some(MeshGateway {
         limits: read.kept(&mut parts.limits, |txn| limits(txn, gateway)),
-        services: read.kept(&mut parts.services, gateways::mesh_services),
+        services: Arc::clone(&parts.last),
     })
 }
 

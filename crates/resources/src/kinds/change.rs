@@ -1,5 +1,6 @@
 //! Compares two consecutive snapshots of a proxy. Values are the same if they are the same `Arc`s.
 
+use std::cell::OnceCell;
 use std::collections::HashMap;
 use std::hash::Hash;
 use std::sync::Arc;
@@ -101,23 +102,29 @@ pub(super) fn same_chain(last: &UpstreamSnapshot, now: &UpstreamSnapshot) -> boo
 pub(super) enum Positions<K> {
     /// The same as in the current one.
     Same,
-    ByKey(HashMap<K, usize>),
+    /// Those of the last snapshot, and their indexes if any value is not where it was.
+    Keys(Vec<K>, OnceCell<HashMap<K, usize>>),
 }
 
-impl<K: Eq + Hash> Positions<K> {
+impl<K: Clone + Eq + Hash> Positions<K> {
     /// `last` are the keys in the last snapshot, and `same` is whether the list is still that one.
     pub(super) fn of(same: bool, last: impl Iterator<Item = K>) -> Self {
         match same {
             true => Self::Same,
-            false => Self::ByKey(last.zip(0..).collect()),
+            false => Self::Keys(last.collect(), OnceCell::new()),
         }
     }
 
     /// The index of the value that is now at `at`.
     pub(super) fn before(&self, at: usize, key: &K) -> Option<usize> {
-        match self {
-            Self::Same => Some(at),
-            Self::ByKey(positions) => positions.get(key).copied(),
+        let (keys, positions) = match self {
+            Self::Same => return Some(at),
+            Self::Keys(keys, positions) => (keys, positions),
+        };
+        if keys.get(at) == Some(key) {
+            return Some(at);
         }
+        let positions = positions.get_or_init(|| keys.iter().cloned().zip(0..).collect());
+        positions.get(key).copied()
     }
 }
