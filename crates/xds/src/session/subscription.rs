@@ -463,22 +463,30 @@ impl Subscription {
 
     fn delta(&self, current: &ByName, part: Part, keeps: &dyn Fn(&str) -> bool) -> Delta {
         let mut delta = Delta::default();
+        let resources = || in_order(current.iter().map(|(name, one)| (&**name, one)));
         if part.has_upserts() {
+            let versions = self.client.iter();
+            let mut version = in_order(versions.map(|(name, version)| (&**name, version)));
+            let lacks = |one: &&Arc<EncodedResource>| {
+                let held = version(&one.name).and_then(Option::as_deref);
+                held != Some(&*one.version)
+            };
             if self.wildcard {
-                let stale = current.values().filter(|one| self.lacks(one));
-                delta.upserts.extend(stale.cloned());
-            } else {
-                let named = self.names.keys().filter_map(|name| current.get(name));
                 delta
                     .upserts
-                    .extend(named.filter(|one| self.lacks(one)).cloned());
+                    .extend(current.values().filter(lacks).cloned());
+            } else {
+                let mut find = resources();
+                let named = self.names.keys().filter_map(|name| find(name));
+                delta.upserts.extend(named.filter(lacks).cloned());
             }
         }
         // Envoy itself drops named resources that it no longer needs; a removal would only take routes
         // away from listeners that still use them. Endpoints are an exception: Envoy keeps those that it
         // has, but waits for missing ones, and accepts no other cluster until a removal reports that they do not
         // exist.
-        let is_gone = |name: &str| !current.contains_key(name) && !keeps(name);
+        let mut find = resources();
+        let mut is_gone = |name: &str| find(name).is_none() && !keeps(name);
         if part.has_removals() && self.wildcard {
             let gone = self.client.keys().filter(|name| is_gone(name));
             delta.removals.extend(gone.cloned());
@@ -497,10 +505,6 @@ impl Subscription {
         version.is_none() && !self.rejected.contains_key(name)
     }
 
-    fn lacks(&self, resource: &EncodedResource) -> bool {
-        self.client.get(&resource.name) != Some(&Some(resource.version.clone()))
-    }
-
     /// Records that `delta` is sent with `nonce`.
     pub(super) fn sent(&mut self, number: u32, nonce: String, delta: &Delta) {
         self.sent = number;
@@ -509,5 +513,16 @@ impl Subscription {
             nonce,
             changes: delta.changes(),
         });
+    }
+}
+
+/// Looks names up in a sorted list. Names must be asked for in their order, each once: a proxy may
+/// have thousands, and is compared with every snapshot.
+fn in_order<'a, V>(list: impl Iterator<Item = (&'a str, V)>) -> impl FnMut(&str) -> Option<V> {
+    let mut list = list.peekable();
+    move |name| {
+        while list.next_if(|(known, _)| *known < name).is_some() {}
+        let found = list.next_if(|(known, _)| *known == name);
+        found.map(|(_, value)| value)
     }
 }
