@@ -6,6 +6,7 @@ use legate_model::{ConfigEntry, ConfigKind, ServiceInstance, ServiceName, Upstre
 use legate_store::{Kept, ReadTxn};
 
 use super::Reading;
+use super::kept_list::KeptList;
 use crate::error::WatchError;
 use crate::gateways::{self, MeshService, MeshServices};
 use crate::snapshot::ProxyId;
@@ -38,9 +39,7 @@ pub(super) fn check(_: &ProxyId, _: &ServiceInstance) -> Result<(), WatchError> 
 pub(super) struct Parts {
     limits: Kept<Arc<Option<UpstreamLimits>>>,
     names: Kept<Arc<Vec<ServiceName>>>,
-    /// The names that `services` is for, with one value for each.
-    listed: Option<Arc<Vec<ServiceName>>>,
-    services: Vec<Kept<Arc<Option<Arc<MeshService>>>>>,
+    services: KeptList<ServiceName, Arc<Option<Arc<MeshService>>>>,
     /// The services of the last snapshot.
     last: Arc<MeshServices>,
 }
@@ -49,13 +48,9 @@ pub(super) struct Parts {
 pub(super) fn snapshot(read: &mut Reading<'_, '_>, parts: &mut Parts) -> Option<MeshGateway> {
     let gateway = &read.proxy.instance.service;
     let names = read.kept(&mut parts.names, gateways::mesh_names);
-    let known = parts.listed.as_ref();
-    if !known.is_some_and(|known| Arc::ptr_eq(known, &names)) {
-        parts.services = names.iter().map(|_| Kept::default()).collect();
-        parts.listed = Some(Arc::clone(&names));
-    }
     // One by one: a change of one service looks at no other.
-    let services = std::iter::zip(&*names, &mut parts.services);
+    let services = parts.services.values(&names, |name| name);
+    let services = std::iter::zip(&*names, services);
     let services = services.filter_map(|(name, kept)| {
         let service = read.kept(kept, |txn| gateways::mesh_service(txn, name));
         (*service).clone()

@@ -6,11 +6,14 @@
 
 mod api_gateway;
 mod ingress_gateway;
+mod kept_list;
 pub(crate) mod leaves;
 mod mesh_gateway;
 mod proxy;
 mod sidecar;
 mod terminating_gateway;
+#[cfg(test)]
+mod test_store;
 
 use std::sync::Arc;
 

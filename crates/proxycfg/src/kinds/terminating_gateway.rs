@@ -8,6 +8,7 @@ use legate_model::{LinkedService, ServiceInstance, ServiceName};
 use legate_store::Kept;
 
 use super::Reading;
+use super::kept_list::KeptList;
 use crate::error::WatchError;
 use crate::external::{self, External};
 use crate::gateways::{self, GatewayService, Link};
@@ -92,9 +93,7 @@ pub(super) fn check(_: &ProxyId, _: &ServiceInstance) -> Result<(), WatchError> 
 #[derive(Debug, Default)]
 pub(super) struct Parts {
     services: Kept<Arc<Vec<GatewayService>>>,
-    /// The list that `external` is for, with one value for each of its services.
-    listed: Option<Arc<Vec<GatewayService>>>,
-    external: Vec<Kept<Arc<Option<Arc<External>>>>>,
+    external: KeptList<GatewayService, Arc<Option<Arc<External>>>>,
     /// Whether all services have had their certificates once.
     was_complete: bool,
 }
@@ -107,13 +106,9 @@ pub(super) fn snapshot(
 ) -> Option<TerminatingGateway> {
     let name = &read.proxy.instance.service;
     let listed = read.kept(&mut parts.services, |txn| gateways::services(txn, name));
-    let known = parts.listed.as_ref();
-    if !known.is_some_and(|known| Arc::ptr_eq(known, &listed)) {
-        parts.external = listed.iter().map(|_| Kept::default()).collect();
-        parts.listed = Some(Arc::clone(&listed));
-    }
     let (mut services, mut is_complete) = (Vec::new(), true);
-    for (one, kept) in std::iter::zip(&*listed, &mut parts.external) {
+    let external = parts.external.values(&listed, |one| &one.service);
+    for (one, kept) in std::iter::zip(&*listed, external) {
         // A gateway of another kind may have the name of this one.
         let Link::Terminating(link) = &one.link else {
             continue;

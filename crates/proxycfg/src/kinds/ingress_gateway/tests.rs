@@ -1,53 +1,22 @@
 //! An ingress gateway's snapshot as a function of the store.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use futures_util::FutureExt;
 use legate_ca::{Leaf, LeafId};
 use legate_intentions::Action;
-use legate_model::{CaRoots, ConfigEntry, Node, Protocol, ServiceInstance, Tenancy};
-use legate_store::{CaState, Command, Follower, Registration, Store};
+use legate_model::Protocol;
+use legate_store::{Command, Follower, Store};
 use serde_json::{Value, json};
 
 use super::IngressGateway;
 use crate::config::ManagerConfig;
 use crate::gateways::ExposedService;
-use crate::kinds::{self, Outcome, Parts};
-use crate::snapshot::ProxyId;
-
-fn apply(store: &Store, command: Command) {
-    store.apply(command).now_or_never().unwrap().unwrap();
-}
-
-fn register(service: Value) -> Command {
-    let service: ServiceInstance = serde_json::from_value(service).unwrap();
-    Command::Register(Box::new(Registration {
-        node: Node {
-            node: "n1".to_owned(),
-            address: "10.0.0.1".to_owned(),
-            datacenter: "dc1".to_owned(),
-            ..Node::default()
-        },
-        service: Some(service),
-        checks: Vec::new(),
-        skip_node_update: false,
-    }))
-}
+use crate::kinds::Parts;
+use crate::kinds::test_store::{self, apply, entry, register, with_gateway};
 
 /// A service in the mesh.
 fn native(name: &str) -> Command {
     register(json!({"ID": name, "Service": name, "Port": 80, "Connect": {"Native": true}}))
-}
-
-fn entry(entry: Value) -> Command {
-    let mut entry: ConfigEntry = serde_json::from_value(entry).unwrap();
-    entry.validate().unwrap();
-    entry.normalise();
-    Command::UpsertConfigEntry {
-        entry: Box::new(entry),
-        cas: None,
-    }
 }
 
 fn exposing(fields: Value) -> Command {
@@ -63,40 +32,17 @@ fn http_by_default() -> Command {
     }))
 }
 
-/// A store with a gateway.
 fn mesh() -> Store {
-    let store = Store::new();
-    let ca = CaState {
-        roots: Arc::new(CaRoots {
-            active_root_id: "r1".to_owned(),
-            trust_domain: "11111111-2222-3333-4444-555555555555.consul".to_owned(),
-            roots: Vec::new(),
-        }),
-        signing_key: "key".into(),
-        cluster_id: "11111111-2222-3333-4444-555555555555".to_owned(),
-        lives: BTreeMap::new(),
-    };
-    apply(&store, Command::SetCa(Box::new(ca)));
-    let gateway = json!({"Kind": "ingress-gateway", "ID": "edge-1", "Service": "edge"});
-    apply(&store, register(gateway));
-    store
+    with_gateway("ingress-gateway", "edge")
 }
 
 fn computed(store: &Store, parts: &mut Parts) -> IngressGateway {
-    let proxy = ProxyId {
-        tenancy: Tenancy::default(),
-        node: "n1".into(),
-        service_id: "edge-1".into(),
-    };
     let mut config = ManagerConfig::new("dc1", Action::Deny);
     config.dns_domains = Arc::new(["consul".into(), "mesh.example".into()]);
-    let state = store.state();
     let mut issue = |id: &LeafId| Some(Arc::new(Leaf::to_be_issued(id)));
-    let outcome = kinds::snapshot(&state.read(), &proxy, &config, &mut issue, parts);
-    match outcome.unwrap() {
-        Outcome::Ready(snapshot) => IngressGateway::of(&snapshot).unwrap().clone(),
-        Outcome::Pending => panic!("it has all it needs"),
-    }
+    let snapshot = test_store::computed(store, &config, &mut issue, parts);
+    let snapshot = snapshot.expect("it has all it needs");
+    IngressGateway::of(&snapshot).unwrap().clone()
 }
 
 fn snapshot(store: &Store) -> IngressGateway {

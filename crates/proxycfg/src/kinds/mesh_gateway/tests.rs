@@ -1,38 +1,17 @@
 //! A mesh gateway's snapshot as a function of the store.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use futures_util::FutureExt;
 use legate_ca::LeafId;
 use legate_intentions::Action;
-use legate_model::{CaRoots, ConfigEntry, Node, ServiceInstance, Tenancy};
-use legate_store::{CaState, Command, Follower, Registration, Store};
-use serde_json::{Value, json};
+use legate_store::{Command, Follower, Store};
+use serde_json::json;
 
 use super::MeshGateway;
 use crate::config::ManagerConfig;
-use crate::kinds::{self, Outcome, Parts};
-use crate::snapshot::ProxyId;
-
-fn apply(store: &Store, command: Command) {
-    store.apply(command).now_or_never().unwrap().unwrap();
-}
-
-fn register(service: Value) -> Command {
-    let service: ServiceInstance = serde_json::from_value(service).unwrap();
-    Command::Register(Box::new(Registration {
-        node: Node {
-            node: "n1".to_owned(),
-            address: "10.0.0.1".to_owned(),
-            datacenter: "dc1".to_owned(),
-            ..Node::default()
-        },
-        service: Some(service),
-        checks: Vec::new(),
-        skip_node_update: false,
-    }))
-}
+use crate::kinds::Parts;
+use crate::kinds::test_store::{self, apply, entry, register, with_gateway};
 
 /// An instance of a service in the mesh.
 fn native(name: &str, id: &str, version: &str) -> Command {
@@ -42,49 +21,15 @@ fn native(name: &str, id: &str, version: &str) -> Command {
     }))
 }
 
-fn entry(entry: Value) -> Command {
-    let mut entry: ConfigEntry = serde_json::from_value(entry).unwrap();
-    entry.validate().unwrap();
-    entry.normalise();
-    Command::UpsertConfigEntry {
-        entry: Box::new(entry),
-        cas: None,
-    }
-}
-
-/// A store with a gateway.
 fn mesh() -> Store {
-    let store = Store::new();
-    let ca = CaState {
-        roots: Arc::new(CaRoots {
-            active_root_id: "r1".to_owned(),
-            trust_domain: "11111111-2222-3333-4444-555555555555.consul".to_owned(),
-            roots: Vec::new(),
-        }),
-        signing_key: "key".into(),
-        cluster_id: "11111111-2222-3333-4444-555555555555".to_owned(),
-        lives: BTreeMap::new(),
-    };
-    apply(&store, Command::SetCa(Box::new(ca)));
-    let gateway = json!({"Kind": "mesh-gateway", "ID": "gateway-1", "Service": "gateway"});
-    apply(&store, register(gateway));
-    store
+    with_gateway("mesh-gateway", "gateway")
 }
 
 fn computed(store: &Store, parts: &mut Parts) -> MeshGateway {
-    let proxy = ProxyId {
-        tenancy: Tenancy::default(),
-        node: "n1".into(),
-        service_id: "gateway-1".into(),
-    };
     let config = ManagerConfig::new("dc1", Action::Deny);
-    let state = store.state();
-    let mut none = |_: &LeafId| None;
-    let outcome = kinds::snapshot(&state.read(), &proxy, &config, &mut none, parts);
-    match outcome.unwrap() {
-        Outcome::Ready(snapshot) => MeshGateway::of(&snapshot).unwrap().clone(),
-        Outcome::Pending => panic!("it has all it needs"),
-    }
+    let snapshot = test_store::computed(store, &config, &mut |_: &LeafId| None, parts);
+    let snapshot = snapshot.expect("it has all it needs");
+    MeshGateway::of(&snapshot).unwrap().clone()
 }
 
 fn services(gateway: &MeshGateway) -> Vec<(&str, usize)> {
@@ -135,7 +80,7 @@ fn its_limits_are_those_of_its_upstream_defaults() {
     assert_eq!(limits().unwrap().max_connections, Some(5));
 }
 
-/// A changed instance changes one service of the list.
+/// A changed instance changes one service of the list, and an added service none.
 #[test]
 fn unchanged_services_are_the_same_arc() {
     let store = mesh();
@@ -154,4 +99,11 @@ fn unchanged_services_are_the_same_arc() {
     let same = same.map(|(before, after)| Arc::ptr_eq(before, after));
     assert_eq!(same.collect::<Vec<_>>(), [true, false, true]);
     assert!(Arc::ptr_eq(&before.limits, &after.limits));
+
+    apply(&store, native("cache", "cache", ""));
+    let added = computed(&store, &mut parts);
+    assert_eq!(services(&added)[1], ("cache", 1));
+    let others = [0, 2, 3].map(|at| &added.services.0[at]);
+    let same = std::iter::zip(&after.services.0, others);
+    assert!(same.into_iter().all(|(a, b)| Arc::ptr_eq(a, b)));
 }
