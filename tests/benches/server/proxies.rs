@@ -6,6 +6,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
+use h2::client::{Connection, SendRequest};
 use h2::{RecvStream, SendStream};
 use http::Request;
 use legate_api::discovery::{DeltaDiscoveryRequest, DeltaDiscoveryResponse};
@@ -19,12 +20,12 @@ use crate::catalog;
 use crate::protocol::{self, References, Session};
 
 /// The method of every stream.
-pub(crate) const METHOD: &str =
+const METHOD: &str =
     "/envoy.service.discovery.v3.AggregatedDiscoveryService/DeltaAggregatedResources";
 
 /// The flow control window in bytes, of a stream and of a connection. It exceeds the size of a
 /// configuration, as with Envoy.
-pub(crate) const WINDOW: u32 = 1024 * 1024;
+const WINDOW: u32 = 1024 * 1024;
 
 /// The delay before a proxy reconnects.
 pub(crate) const AGAIN: Duration = Duration::from_secs(1);
@@ -110,13 +111,7 @@ impl Proxy {
 
     /// Runs a connection until it ends.
     async fn connection(&self) -> Result<(), BoxError> {
-        let stream = TcpStream::connect(self.server).await?;
-        stream.set_nodelay(true)?;
-        let (client, connection) = h2::client::Builder::new()
-            .initial_window_size(WINDOW)
-            .initial_connection_window_size(WINDOW)
-            .handshake::<_, Bytes>(stream)
-            .await?;
+        let (client, connection) = connect(self.server).await?;
         tokio::select! {
             ended = connection => ended?,
             ended = self.stream(client) => ended?,
@@ -124,14 +119,10 @@ impl Proxy {
         Err("the server closed the connection".into())
     }
 
-    async fn stream(&self, client: h2::client::SendRequest<Bytes>) -> Result<(), BoxError> {
+    async fn stream(&self, client: SendRequest<Bytes>) -> Result<(), BoxError> {
         let mut client = client.ready().await?;
         self.say(What::Connected);
-        let request = Request::post(format!("http://{}{METHOD}", self.server))
-            .header("content-type", "application/grpc")
-            .header("te", "trailers")
-            .body(())?;
-        let (response, mut requests) = client.send_request(request, false)?;
+        let (response, mut requests) = client.send_request(request(self.server)?, false)?;
         let (mut session, first) = Session::start(self.references, self.node.clone());
         send(&mut requests, &first)?;
         let mut responses = Messages::new(response.await?.into_body());
@@ -151,6 +142,27 @@ impl Proxy {
         }
         Err(responses.ended().await)
     }
+}
+
+/// Connects to a server by HTTP/2.
+pub(crate) async fn connect(
+    server: SocketAddr,
+) -> Result<(SendRequest<Bytes>, Connection<TcpStream>), BoxError> {
+    let stream = TcpStream::connect(server).await?;
+    stream.set_nodelay(true)?;
+    let mut client = h2::client::Builder::new();
+    client
+        .initial_window_size(WINDOW)
+        .initial_connection_window_size(WINDOW);
+    Ok(client.handshake(stream).await?)
+}
+
+/// The request that opens a stream of resources.
+pub(crate) fn request(server: SocketAddr) -> Result<Request<()>, http::Error> {
+    Request::post(format!("http://{server}{METHOD}"))
+        .header("content-type", "application/grpc")
+        .header("te", "trailers")
+        .body(())
 }
 
 pub(crate) fn send(

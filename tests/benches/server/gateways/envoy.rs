@@ -5,16 +5,14 @@ use std::net::SocketAddr;
 
 use bytes::Bytes;
 use h2::SendStream;
-use http::Request;
 use legate_api::discovery::DeltaDiscoveryResponse;
 use legate_runtime::{BoxError, Scope};
 use prost::Message;
-use tokio::net::TcpStream;
 use tokio::sync::mpsc::{self, UnboundedReceiver, UnboundedSender};
 use tokio::time::{Instant, sleep};
 
 use super::session::{Session, Size};
-use crate::proxies::{AGAIN, METHOD, Messages, WINDOW, send};
+use crate::proxies::{AGAIN, Messages, connect, request, send};
 
 /// A response that arrived, or the end of the stream.
 #[derive(Debug)]
@@ -65,19 +63,9 @@ async fn run(
     expected: Size,
     events: &UnboundedSender<Event>,
 ) -> Result<(), BoxError> {
-    let stream = TcpStream::connect(server).await?;
-    stream.set_nodelay(true)?;
-    let (client, connection) = h2::client::Builder::new()
-        .initial_window_size(WINDOW)
-        .initial_connection_window_size(WINDOW)
-        .handshake::<_, Bytes>(stream)
-        .await?;
+    let (client, connection) = connect(server).await?;
     let mut client = client.ready().await?;
-    let request = Request::post(format!("http://{server}{METHOD}"))
-        .header("content-type", "application/grpc")
-        .header("te", "trailers")
-        .body(())?;
-    let (response, mut requests) = client.send_request(request, false)?;
+    let (response, mut requests) = client.send_request(request(server)?, false)?;
     let (session, first) = Session::start(node);
     // Consul responds only to this.
     send(&mut requests, &first)?;
