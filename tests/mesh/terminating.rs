@@ -178,14 +178,19 @@ async fn serve_with_tls(address: SocketAddr, ca: &TestCa, scope: &Scope) {
     });
 }
 
+/// The service `maps` outside the mesh, which `web` may call.
+async fn maps_with_tls(mesh: &mut Mesh, ca: &TestCa, scope: &Scope) {
+    let address = mesh.application("maps");
+    serve_with_tls(address, ca, scope).await;
+    outside(mesh, "maps", "http", address).await;
+    mesh.intend("web", "maps", "allow").await;
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn replaced_files_of_certificates_are_used_without_a_changed_entry() {
     let mut mesh = Mesh::start(MeshOptions::default()).await;
     let (ca, other, scope) = (TestCa::new(), TestCa::new(), Scope::new("outside"));
-    let address = mesh.application("maps");
-    serve_with_tls(address, &ca, &scope).await;
-    outside(&mesh, "maps", "http", address).await;
-    mesh.intend("web", "maps", "allow").await;
+    maps_with_tls(&mut mesh, &ca, &scope).await;
     let [authorities, certificate, key] =
         ["authorities.pem", "certificate.pem", "key.pem"].map(|name| mesh.file(name));
     let stranger = other.client("gateway");
@@ -226,10 +231,7 @@ async fn replaced_files_of_certificates_are_used_without_a_changed_entry() {
 async fn a_replaced_kubernetes_secret_is_used_without_a_changed_entry() {
     let mut mesh = Mesh::start(MeshOptions::default()).await;
     let (ca, other, scope) = (TestCa::new(), TestCa::new(), Scope::new("outside"));
-    let address = mesh.application("maps");
-    serve_with_tls(address, &ca, &scope).await;
-    outside(&mesh, "maps", "http", address).await;
-    mesh.intend("web", "maps", "allow").await;
+    maps_with_tls(&mut mesh, &ca, &scope).await;
     let folder = mesh.file("secret");
     let secret = |version: &str, of: &TestCa| {
         let own = of.client("gateway");
@@ -241,7 +243,7 @@ async fn a_replaced_kubernetes_secret_is_used_without_a_changed_entry() {
         let files = files.each_ref().map(|(name, text)| (*name, text.as_str()));
         mount(&folder, version, &files);
     };
-    secret("..1", &other);
+    secret("..1", &ca);
     mesh.entry(
         json!({"Kind": "terminating-gateway", "Name": "egress", "Services": [{
             "Name": "maps", "SNI": "maps.example.com", "CAFile": folder.join("ca.crt"),
@@ -253,8 +255,10 @@ async fn a_replaced_kubernetes_secret_is_used_without_a_changed_entry() {
         .add_gateway("terminating-gateway", "egress", json!({}))
         .await;
     let caller = mesh.add(&CALLER).await;
+    settle(&mesh, 0, Some((200, "maps"))).await;
+    secret("..2", &other);
     settle(&mesh, 0, Some((503, ""))).await;
-    secret("..2", &ca);
+    secret("..3", &ca);
     settle(&mesh, 0, Some((200, "maps"))).await;
 
     scope.stop(LIMIT).await.expect("the service ends");

@@ -1,9 +1,8 @@
 //! Certificates and roots as separate secrets, so that a renewal changes nothing else.
 
-use std::path::Path;
 use std::sync::Arc;
 
-use envoy_types::pb::envoy::config::core::v3::{DataSource, WatchedDirectory, data_source};
+use envoy_types::pb::envoy::config::core::v3::{DataSource, data_source};
 use envoy_types::pb::envoy::extensions::transport_sockets::tls::v3::{
     CertificateValidationContext, Secret, TlsCertificate, secret,
 };
@@ -61,13 +60,20 @@ pub(crate) fn presented(
     certificate: &GatewayCertificate,
 ) -> Result<Arc<EncodedResource>, GenerateError> {
     let name = &certificate.secret;
-    let certificate = match &certificate.source {
-        CertificateSource::Inline { certificate, key } => TlsCertificate {
-            certificate_chain: Some(inline(certificate)),
-            private_key: Some(inline(key.expose())),
-            ..TlsCertificate::default()
-        },
-        CertificateSource::Files { certificate, key } => in_files(certificate, key),
+    let file = |path: &str| DataSource {
+        specifier: Some(data_source::Specifier::Filename(path.to_owned())),
+        ..DataSource::default()
+    };
+    let (chain, key) = match &certificate.source {
+        CertificateSource::Inline { certificate, key } => {
+            (inline(certificate), inline(key.expose()))
+        }
+        CertificateSource::Files { certificate, key } => (file(certificate), file(key)),
+    };
+    let certificate = TlsCertificate {
+        certificate_chain: Some(chain),
+        private_key: Some(key),
+        ..TlsCertificate::default()
     };
     memo.get(&(name, encode::any(&certificate)), |_| {
         Ok(encode(
@@ -101,47 +107,6 @@ fn encode(name: &str, content: secret::Type) -> EncodedResource {
         r#type: Some(content),
     };
     encode::resource(name, &secret, &[])
-}
-
-/// A certificate with its key in files of the gateway. Envoy reads them again when they are replaced.
-pub(crate) fn in_files(certificate: &str, key: &str) -> TlsCertificate {
-    TlsCertificate {
-        certificate_chain: Some(file(certificate)),
-        private_key: Some(file(key)),
-        watched_directory: folder(&[certificate, key]),
-        ..TlsCertificate::default()
-    }
-}
-
-/// Authorities in a file of the gateway. Envoy reads it again when it is replaced.
-pub(crate) fn authorities_in_file(path: &str) -> CertificateValidationContext {
-    CertificateValidationContext {
-        trusted_ca: Some(file(path)),
-        watched_directory: folder(&[path]),
-        ..CertificateValidationContext::default()
-    }
-}
-
-/// The folder of all these files: Kubernetes replaces a mounted secret by a link in its folder, and
-/// Envoy watches the files themselves otherwise.
-fn folder(files: &[&str]) -> Option<WatchedDirectory> {
-    let mut folders = files.iter().map(|file| Path::new(file).parent());
-    let first = folders.next()??;
-    let is_shared = folders.all(|folder| folder == Some(first));
-    let path = first
-        .to_str()
-        .filter(|path| !path.is_empty() && is_shared)?;
-    Some(WatchedDirectory {
-        path: path.to_owned(),
-        ..WatchedDirectory::default()
-    })
-}
-
-fn file(path: &str) -> DataSource {
-    DataSource {
-        specifier: Some(data_source::Specifier::Filename(path.to_owned())),
-        ..DataSource::default()
-    }
 }
 
 fn inline(text: &str) -> DataSource {

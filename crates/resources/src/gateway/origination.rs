@@ -7,10 +7,10 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use envoy_types::pb::envoy::config::core::v3::TransportSocket;
+use envoy_types::pb::envoy::config::core::v3::{DataSource, TransportSocket, data_source};
 use envoy_types::pb::envoy::extensions::transport_sockets::tls::v3::{
-    CertificateValidationContext, CommonTlsContext, Secret, SubjectAltNameMatcher, TlsParameters,
-    UpstreamTlsContext, common_tls_context, secret, subject_alt_name_matcher,
+    CertificateValidationContext, CommonTlsContext, Secret, SubjectAltNameMatcher, TlsCertificate,
+    TlsParameters, UpstreamTlsContext, common_tls_context, secret, subject_alt_name_matcher,
 };
 use envoy_types::pb::envoy::r#type::matcher::v3::{StringMatcher, string_matcher};
 use legate_model::LinkedService;
@@ -18,7 +18,6 @@ use legate_model::LinkedService;
 use crate::encode::{self, EncodedResource};
 use crate::error::GenerateError;
 use crate::memo::Memo;
-use crate::secret::{authorities_in_file, in_files};
 use crate::tls;
 
 /// TLS of the connections to one service.
@@ -123,11 +122,18 @@ impl Files<'_> {
     pub(crate) fn resource(&self, memo: &Memo) -> Result<Arc<EncodedResource>, GenerateError> {
         memo.get(&("files", self), |(_, files)| {
             let content = match files {
-                Self::Authorities(file) => {
-                    secret::Type::ValidationContext(authorities_in_file(file))
+                Self::Authorities(authorities) => {
+                    secret::Type::ValidationContext(CertificateValidationContext {
+                        trusted_ca: Some(file(authorities)),
+                        ..CertificateValidationContext::default()
+                    })
                 }
                 Self::Certificate(certificate, key) => {
-                    secret::Type::TlsCertificate(in_files(certificate, key))
+                    secret::Type::TlsCertificate(TlsCertificate {
+                        certificate_chain: Some(file(certificate)),
+                        private_key: Some(file(key)),
+                        ..TlsCertificate::default()
+                    })
                 }
             };
             let name = files.secret();
@@ -137,6 +143,13 @@ impl Files<'_> {
             };
             Ok(encode::resource(&name, &secret, &[]))
         })
+    }
+}
+
+fn file(path: &str) -> DataSource {
+    DataSource {
+        specifier: Some(data_source::Specifier::Filename(path.to_owned())),
+        ..DataSource::default()
     }
 }
 
