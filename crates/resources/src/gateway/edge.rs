@@ -52,7 +52,7 @@ impl Edge {
         let absent = self.http3_ports.difference(ports);
         let warning = |port: &u16| {
             format!(
-                "Proxy.Config: port {port} of {HTTP3_PORTS} has no HTTP/3: the gateway has no listener there"
+                "Proxy.Config: port {port} of {HTTP3_PORTS} has no HTTP/3: the gateway serves nothing there"
             )
         };
         absent.map(warning).collect()
