@@ -189,6 +189,21 @@ impl ReadTxn<'_> {
             .collect()
     }
 
+    /// The names of the services that have an instance or a proxy, sorted without regard to case,
+    /// each in the spelling of an instance.
+    pub fn names_in_mesh(&self) -> Vec<String> {
+        let instances: Vec<Arc<InstanceRow>> = self.find_all(Table::InstancesByService, &[]);
+        let proxies: Vec<Arc<InstanceRow>> = self.find_all(Table::InstancesByDestination, &[]);
+        let own = instances.iter().map(|row| &*row.instance.service);
+        let of_proxies = proxies.iter().filter_map(|row| row.instance.destination());
+        let mut names: Vec<&str> = own.chain(of_proxies).collect();
+        // Each index is sorted by name, so that there is little left to sort.
+        names.dedup();
+        names.sort_by(|a, b| fold(a).cmp(&fold(b)));
+        names.dedup_by(|a, b| fold(a) == fold(b));
+        names.into_iter().map(str::to_owned).collect()
+    }
+
     /// The names of the services with an instance of a kind, sorted.
     pub fn services_of_kind(&self, kind: ServiceKind) -> BTreeSet<String> {
         let rows: Vec<Arc<InstanceRow>> = self.scan(&[]);

@@ -1,6 +1,5 @@
 //! The services that are reached in the mesh, with the instances of each of their subsets.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -62,27 +61,12 @@ pub(crate) fn mesh_names(txn: &ReadTxn<'_>) -> Arc<Vec<ServiceName>> {
         let mut all = Vec::new();
         for tenancy in txn.tenancies_here() {
             txn.in_tenancy(&tenancy, |txn| {
-                let names = txn.shared("names in a namespace", "", names);
+                let names = txn.shared("names in a namespace", "", ReadTxn::names_in_mesh);
                 all.extend(names.iter().map(|name| ServiceName::new(&tenancy, name)));
             });
         }
         all
     })
-}
-
-/// The names of the services of the current tenancy, in the spelling of an instance.
-fn names(txn: &ReadTxn<'_>) -> Vec<String> {
-    let mut all = BTreeMap::new();
-    for (_, instance) in txn.instances_with_nodes() {
-        let destination = instance.destination().map(str::to_owned);
-        for name in [Some(instance.service.clone()), destination]
-            .into_iter()
-            .flatten()
-        {
-            all.entry(name.to_ascii_lowercase()).or_insert(name);
-        }
-    }
-    all.into_values().collect()
 }
 
 /// A service, `None` without instances in the mesh.

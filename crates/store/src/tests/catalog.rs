@@ -69,6 +69,31 @@ fn names_are_compared_without_regard_to_case() {
 }
 
 #[test]
+fn names_in_mesh_include_those_that_only_proxies_name() {
+    let store = Store::new();
+    for (at, service) in [
+        ("n1", instance("web", "web-1")),
+        ("n2", instance("Web", "web-2")),
+        ("n2", instance("Cache", "cache")),
+        ("n3", proxy("WEB", "web-3-proxy")),
+        ("n3", proxy("api", "api-proxy")),
+        ("n3", native("bank", "bank")),
+    ] {
+        apply(&store, register(node(at), Some(service), vec![]));
+    }
+    let state = store.state();
+    let expected = [
+        "api",
+        "api-sidecar-proxy",
+        "bank",
+        "Cache",
+        "web",
+        "WEB-sidecar-proxy",
+    ];
+    assert_eq!(state.read().names_in_mesh(), expected);
+}
+
+#[test]
 fn an_identical_registration_takes_no_index() {
     let store = Store::new();
     let command = || register(node("n"), Some(instance("web", "w")), vec![check("c", "w")]);
