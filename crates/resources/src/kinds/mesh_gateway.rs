@@ -70,7 +70,12 @@ pub(super) fn compose(
             .map(|one| &one.service),
     );
     for (at, service) in own.services.0.iter().enumerate() {
-        let before = positions.before(at, &&service.service);
+        let in_place = last.and_then(|last| last.0.get(at));
+        // Nearly all services are, and then no names are compared.
+        let before = match in_place.is_some_and(|last| Arc::ptr_eq(last, service)) {
+            true => Some(at),
+            false => positions.before(at, &&service.service),
+        };
         let mut unit = composer.unit(SERVICES, before);
         let earlier = before.and_then(|at| last?.0.get(at));
         services.add_parts(&mut unit, service, earlier);
