@@ -33,6 +33,8 @@ pub(crate) struct Configuration {
     errors: IntGaugeVec,
     current: Option<(Arc<Snapshot>, Arc<ResourceSet>)>,
     making: Option<(Arc<Snapshot>, Making)>,
+    /// Whether those, or else the last ones, are generated in the pool.
+    took_time: bool,
     counted: BTreeMap<ResourceType, i64>,
 }
 
@@ -44,6 +46,7 @@ impl Configuration {
             errors,
             current: None,
             making: None,
+            took_time: false,
             counted: BTreeMap::new(),
         }
     }
@@ -56,7 +59,8 @@ impl Configuration {
             let last = current.as_ref().map(|(last, set)| (&**last, &**set));
             generator.generate(&from, last)
         };
-        let making: Making = if Self::is_large(&snapshot) {
+        self.took_time = snapshot.size() >= LARGE;
+        let making: Making = if self.took_time {
             let (pool, share) = (self.pool.clone(), share.clone());
             let name = format!("configuration of {}", snapshot.proxy.id);
             Box::pin(async move { pool.run(name, &share, work).await })
@@ -66,9 +70,10 @@ impl Configuration {
         self.making = Some((snapshot, making));
     }
 
-    /// Whether the resources of a snapshot are generated in the pool.
-    pub(crate) fn is_large(snapshot: &Snapshot) -> bool {
-        snapshot.size() >= LARGE
+    /// Whether the last resources were generated in the pool, so that something else may have changed
+    /// meanwhile.
+    pub(crate) fn took_time(&self) -> bool {
+        self.took_time
     }
 
     /// Whether resources are pending.

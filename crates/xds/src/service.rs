@@ -421,7 +421,7 @@ where
     }
 
     fn on_resources(&mut self, snapshot: Arc<Snapshot>, set: ResourceSet) -> Result<(), Status> {
-        if Configuration::is_large(&snapshot) {
+        if self.configuration.took_time() {
             // The token may have lost its rights during the generation.
             self.shared.authorizer.authorize(&self.token, &snapshot)?;
             let permitted = self.permitted(&snapshot)?;

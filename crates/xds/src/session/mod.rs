@@ -160,7 +160,11 @@ impl Session {
         for kind in ResourceType::ALL {
             let unchanged = |last: &Arc<ResourceSet>| resources.is_unchanged(last, kind.url());
             let changed = !last.as_ref().is_some_and(unchanged);
-            self.subscriptions[kind as usize].on_snapshot(changed);
+            let subscription = &mut self.subscriptions[kind as usize];
+            if last.is_none() {
+                subscription.share_texts(resources.get(kind.url()));
+            }
+            subscription.on_snapshot(changed);
         }
     }
 
@@ -188,7 +192,7 @@ impl Session {
                 Verdict::Held => users_behind |= refers,
                 Verdict::Send(delta) => {
                     users_behind |= refers && delta.incomplete;
-                    responses.push(self.send(kind, &delta));
+                    responses.push(self.send(kind, part, &delta, &resources));
                 }
             }
         }
@@ -205,16 +209,24 @@ impl Session {
         &mut self.subscriptions[kind as usize]
     }
 
-    fn send(&mut self, kind: ResourceType, delta: &Delta) -> DeltaDiscoveryResponse {
+    fn send(
+        &mut self,
+        kind: ResourceType,
+        part: Part,
+        delta: &Delta,
+        resources: &ResourceSet,
+    ) -> DeltaDiscoveryResponse {
         // When the counter wraps after four billion responses, nonces from the beginning have long been
         // answered.
         self.last_nonce = self.last_nonce.wrapping_add(1);
         let nonce = format!("{:08x}", self.last_nonce);
         let number = self.last_nonce;
-        self.subscription(kind).sent(number, nonce.clone(), delta);
+        self.subscription(kind)
+            .sent(number, nonce.clone(), part, delta);
         if let Some(child) = kind.child() {
             let children = delta.upserts.iter().flat_map(|one| one.children.iter());
-            self.subscription(child).mark_dropped(children);
+            let current = resources.get(child.url());
+            self.subscription(child).mark_dropped(children, current);
         }
         DeltaDiscoveryResponse {
             system_version_info: String::new(),

@@ -58,6 +58,9 @@ struct Unanswered {
     number: u32,
     nonce: String,
     changes: BTreeMap<Arc<str>, Change>,
+    /// The part for which these were all differences. `None` if there are more, or something has changed
+    /// since.
+    complete: Option<Part>,
 }
 
 /// The differences between the client and a snapshot.
@@ -244,7 +247,7 @@ impl Subscription {
         held: impl IntoIterator<Item = (String, String)>,
         current: Option<&ByName>,
     ) {
-        self.settled = Settled::default();
+        self.unsettle();
         self.registered = true;
         self.wildcard = subscribe.is_empty() || subscribe.iter().any(|name| name == WILDCARD);
         let (mut names, mut client) = (BTreeSet::new(), BTreeMap::new());
@@ -273,7 +276,7 @@ impl Subscription {
         if subscribe.is_empty() {
             return;
         }
-        self.settled = Settled::default();
+        self.unsettle();
         self.wildcard |= subscribe.iter().any(|name| name == WILDCARD);
         let names = subscribe.iter().filter(|name| *name != WILDCARD);
         let names: BTreeSet<Arc<str>> = names.map(|name| shared(name, current)).collect();
@@ -292,7 +295,7 @@ impl Subscription {
         if unsubscribe.is_empty() {
             return;
         }
-        self.settled = Settled::default();
+        self.unsettle();
         let gone: BTreeSet<&str> = unsubscribe.iter().map(String::as_str).collect();
         if gone.contains(WILDCARD) {
             self.wildcard = false;
@@ -315,16 +318,48 @@ impl Subscription {
         }
     }
 
+    /// Refers to the texts of the resources instead of to own copies: a client may send its names and
+    /// versions before there are resources.
+    pub(super) fn share_texts(&mut self, current: &ByName) {
+        let mut find = in_order(current.iter());
+        let names = std::mem::take(&mut self.names).into_iter();
+        self.names = names
+            .map(|(name, ())| (find(&name).map_or(name, |one| one.name.clone()), ()))
+            .collect();
+        let mut find = in_order(current.iter());
+        let client = std::mem::take(&mut self.client).into_iter();
+        let shared = |(name, version): (Arc<str>, Option<Arc<str>>)| match find(&name) {
+            Some(one) if version.as_ref() == Some(&one.version) => {
+                (one.name.clone(), Some(one.version.clone()))
+            }
+            Some(one) => (one.name.clone(), version),
+            None => (name, version),
+        };
+        self.client = client.map(shared).collect();
+    }
+
     /// Records that the client has dropped these resources with their parent.
-    pub(super) fn mark_dropped<'a>(&mut self, names: impl IntoIterator<Item = &'a Arc<str>>) {
-        self.settled = Settled::default();
+    pub(super) fn mark_dropped<'a>(
+        &mut self,
+        names: impl IntoIterator<Item = &'a Arc<str>>,
+        current: &ByName,
+    ) {
+        self.unsettle();
         for name in names {
             self.forget_sent(name);
             if let Some(version) = self.client.get_mut(name) {
                 *version = None;
             } else if !self.registered || self.names.contains_key(name) {
-                self.client.insert(name.clone(), None);
+                self.client.insert(shared(name, Some(current)), None);
             }
+        }
+    }
+
+    /// Something has changed, so that there may be differences again.
+    fn unsettle(&mut self) {
+        self.settled = Settled::default();
+        if let Some(unanswered) = &mut self.unanswered {
+            unanswered.complete = None;
         }
     }
 
@@ -341,7 +376,10 @@ impl Subscription {
         let Some(accepted) = self.take_unanswered(nonce) else {
             return;
         };
-        self.settled = Settled::default();
+        match accepted.complete {
+            Some(part) => self.settled.add(part),
+            None => self.settled = Settled::default(),
+        }
         self.accepted = accepted.number;
         if !self.bisecting {
             self.batch_limit = self.batch_limit.saturating_mul(2);
@@ -366,7 +404,7 @@ impl Subscription {
     /// they are sent again in halves, and one that is rejected alone is not sent again.
     pub(super) fn nack(&mut self, nonce: &str) -> Option<Vec<Arc<str>>> {
         let refused = self.take_unanswered(nonce)?;
-        self.settled = Settled::default();
+        self.unsettle();
         let names: Vec<Arc<str>> = refused.changes.keys().cloned().collect();
         let mut changes = refused.changes.values();
         let alone = names.len() == 1 || changes.all(|change| *change == Change::Remove);
@@ -455,7 +493,7 @@ impl Subscription {
     /// snapshot, even if the snapshot has not `changed` for this type.
     pub(super) fn on_snapshot(&mut self, changed: bool) {
         if changed || !self.rejected.is_empty() {
-            self.settled = Settled::default();
+            self.unsettle();
         }
         self.rejected
             .retain(|_, refused| refused.change != Change::Remove);
@@ -463,13 +501,12 @@ impl Subscription {
 
     fn delta(&self, current: &ByName, part: Part, keeps: &dyn Fn(&str) -> bool) -> Delta {
         let mut delta = Delta::default();
-        let resources = || in_order(current.iter().map(|(name, one)| (&**name, one)));
+        let resources = || in_order(current.iter());
         if part.has_upserts() {
-            let versions = self.client.iter();
-            let mut version = in_order(versions.map(|(name, version)| (&**name, version)));
+            let mut version = in_order(self.client.iter());
             let lacks = |one: &&Arc<EncodedResource>| {
-                let held = version(&one.name).and_then(Option::as_deref);
-                held != Some(&*one.version)
+                let held = version(&one.name).and_then(Option::as_ref);
+                !held.is_some_and(|held| is_same(held, &one.version))
             };
             if self.wildcard {
                 delta
@@ -486,7 +523,7 @@ impl Subscription {
         // has, but waits for missing ones, and accepts no other cluster until a removal reports that they do not
         // exist.
         let mut find = resources();
-        let mut is_gone = |name: &str| find(name).is_none() && !keeps(name);
+        let mut is_gone = |name: &Arc<str>| find(name).is_none() && !keeps(name);
         if part.has_removals() && self.wildcard {
             let gone = self.client.keys().filter(|name| is_gone(name));
             delta.removals.extend(gone.cloned());
@@ -505,24 +542,35 @@ impl Subscription {
         version.is_none() && !self.rejected.contains_key(name)
     }
 
-    /// Records that `delta` is sent with `nonce`.
-    pub(super) fn sent(&mut self, number: u32, nonce: String, delta: &Delta) {
+    /// Records that `delta`, the differences of `part`, is sent with `nonce`.
+    pub(super) fn sent(&mut self, number: u32, nonce: String, part: Part, delta: &Delta) {
         self.sent = number;
         self.unanswered = Some(Unanswered {
             number,
             nonce,
             changes: delta.changes(),
+            complete: (!delta.incomplete).then_some(part),
         });
     }
 }
 
 /// Looks names up in a sorted list. Names must be asked for in their order, each once: a proxy may
 /// have thousands, and is compared with every snapshot.
-fn in_order<'a, V>(list: impl Iterator<Item = (&'a str, V)>) -> impl FnMut(&str) -> Option<V> {
+fn in_order<'a, V>(
+    list: impl Iterator<Item = (&'a Arc<str>, V)>,
+) -> impl FnMut(&Arc<str>) -> Option<V> {
     let mut list = list.peekable();
     move |name| {
+        if let Some((_, value)) = list.next_if(|(known, _)| Arc::ptr_eq(known, name)) {
+            return Some(value);
+        }
         while list.next_if(|(known, _)| *known < name).is_some() {}
         let found = list.next_if(|(known, _)| *known == name);
         found.map(|(_, value)| value)
     }
+}
+
+/// Whether two texts are the same. Most that are have one address, so that they need not be read.
+fn is_same(one: &Arc<str>, other: &Arc<str>) -> bool {
+    Arc::ptr_eq(one, other) || one == other
 }
