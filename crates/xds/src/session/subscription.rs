@@ -513,8 +513,7 @@ impl Subscription {
                     .upserts
                     .extend(current.values().filter(lacks).cloned());
             } else {
-                let mut find = resources();
-                let named = self.names.keys().filter_map(|name| find(name));
+                let named = self.names.keys().filter_map(resources());
                 delta.upserts.extend(named.filter(lacks).cloned());
             }
         }
