@@ -154,15 +154,24 @@ pub(crate) struct Share<'a> {
     pub(crate) response: Option<&'a HeaderModifiers>,
 }
 
-/// The parts into which a service behind a gateway splits its requests.
-pub(crate) fn shares(chain: &Chain) -> Vec<Share<'_>> {
-    match end_of_router(chain).map(|node| &node.kind) {
-        Some(NodeKind::Resolver(resolver)) => vec![Share {
-            cluster: cluster_name(chain, resolver),
+impl Share<'_> {
+    /// All requests, without changes.
+    pub(crate) fn whole(cluster: String) -> Self {
+        Self {
+            cluster,
             weight: 10_000,
             request: None,
             response: None,
-        }],
+        }
+    }
+}
+
+/// The parts into which a service behind a gateway splits its requests.
+pub(crate) fn shares(chain: &Chain) -> Vec<Share<'_>> {
+    match end_of_router(chain).map(|node| &node.kind) {
+        Some(NodeKind::Resolver(resolver)) => {
+            vec![Share::whole(cluster_name(chain, resolver))]
+        }
         Some(NodeKind::Splitter(splits)) => {
             let share = |split| {
                 Some(Share {

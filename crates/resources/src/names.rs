@@ -33,6 +33,7 @@ pub(crate) const CONNECTION_LIMIT: &str = "envoy.filters.network.connection_limi
 pub(crate) const NETWORK_RBAC: &str = "envoy.filters.network.rbac";
 pub(crate) const JWT_AUTHN: &str = "envoy.filters.http.jwt_authn";
 pub(crate) const LOCAL_RATE_LIMIT: &str = "envoy.filters.http.local_ratelimit";
+pub(crate) const HTTP_CORS: &str = "envoy.filters.http.cors";
 pub(crate) const HTTP_RBAC: &str = "envoy.filters.http.rbac";
 pub(crate) const GRPC_STATS: &str = "envoy.filters.http.grpc_stats";
 pub(crate) const GRPC_HTTP1_BRIDGE: &str = "envoy.filters.http.grpc_http1_bridge";

@@ -9,16 +9,19 @@
 //!
 //! Pure: nothing here reads a store or knows Envoy.
 
+mod backend;
 mod host;
 mod listener;
 mod matching;
 mod order;
 mod rule;
 
+pub use backend::{AltName, Authorities, Backend, BackendProtocol, BackendTls};
 pub use host::{covers, is_host};
-pub use listener::{Certificate, Chain, Content, Listener, ServerTls};
+pub use listener::{Certificate, Chain, Clients, Content, Datagrams, Listener, ServerTls, Tls};
 pub use matching::{Match, PathMatch, TextMatch, ValueMatch};
 pub use order::{by_specificity, spread};
 pub use rule::{
-    Action, Origin, Retry, Rewrite, Rule, Target, Timeouts, VirtualHost, WeightedBackend,
+    Action, Cors, Mirror, NOT_FOUND, Origin, Redirect, Retry, Rewrite, Rule, Target, Timeouts,
+    VirtualHost, WeightedBackend,
 };

@@ -7,10 +7,20 @@ use crate::rule::{VirtualHost, WeightedBackend};
 pub struct Listener {
     /// The port.
     pub port: u16,
-    /// How connections are accepted, by server name. Without TLS one chain.
+    /// How connections are accepted, by server name: no two chains have a server name in common.
+    /// Without TLS one chain.
     pub chains: Vec<Chain>,
-    /// What is behind all of them.
-    pub content: Content,
+    /// What is behind the chains. Each is behind at least one.
+    pub contents: Vec<Content>,
+}
+
+/// What a gateway serves on one port of UDP.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Datagrams {
+    /// The port.
+    pub port: u16,
+    /// Where they go, by weight. Empty for nowhere.
+    pub backends: Vec<WeightedBackend>,
 }
 
 /// How connections for some server names are accepted.
@@ -21,8 +31,21 @@ pub struct Chain {
     /// Lower-case host names of the TLS handshake, `*.` first for all below. Empty for connections
     /// that no other chain accepts.
     pub server_names: Vec<String>,
-    /// `None` for plaintext.
-    pub tls: Option<ServerTls>,
+    /// How the handshake is answered.
+    pub tls: Tls,
+    /// The place of its content among those of the listener.
+    pub content: usize,
+}
+
+/// How a TLS handshake is answered.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Tls {
+    /// Connections are in plain text.
+    None,
+    /// Here.
+    Terminated(ServerTls),
+    /// By the backend, which gets all bytes of the connection.
+    PassedThrough,
 }
 
 /// What a chain presents to clients.
@@ -36,10 +59,22 @@ pub struct ServerTls {
     pub max_version: String,
     /// `TLS_…` names; empty for the default.
     pub cipher_suites: Vec<String>,
+    /// How certificates of clients are verified; `None` if they are not asked for one.
+    pub clients: Option<Clients>,
+}
+
+/// How certificates of clients are verified.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Clients {
+    /// The certificates of authorities in PEM.
+    pub authorities: String,
+    /// Whether a client needs a valid certificate. Otherwise it is asked for one, and any or none
+    /// will do.
+    pub required: bool,
 }
 
 /// A certificate with its key.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Certificate {
     /// The one that the mesh issues for the gateway.
     OfGateway,
@@ -52,6 +87,6 @@ pub enum Certificate {
 pub enum Content {
     /// HTTP requests, by host. No two hosts have a domain in common.
     Http(Vec<VirtualHost>),
-    /// Connections.
-    Tcp(WeightedBackend),
+    /// Connections, by weight. Empty if all are closed.
+    Tcp(Vec<WeightedBackend>),
 }

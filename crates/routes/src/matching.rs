@@ -20,6 +20,9 @@ pub enum PathMatch {
     Exact(String),
     /// Its beginning, letter by letter.
     Prefix(String),
+    /// Its beginning, segment by segment: `/a` is the beginning of `/a` and `/a/b`, but not of
+    /// `/ab`. Does not end with a slash.
+    Segments(String),
     /// An expression for the whole path.
     Regex(String),
 }
@@ -35,7 +38,9 @@ impl PathMatch {
     /// What the path is compared with.
     pub fn text(&self) -> &str {
         match self {
-            Self::Exact(text) | Self::Prefix(text) | Self::Regex(text) => text,
+            Self::Exact(text) | Self::Prefix(text) | Self::Segments(text) | Self::Regex(text) => {
+                text
+            }
         }
     }
 }

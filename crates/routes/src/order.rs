@@ -14,7 +14,7 @@ pub fn by_specificity(a: &Match, b: &Match) -> Ordering {
         let kind = match one.path {
             PathMatch::Exact(_) => 2,
             PathMatch::Regex(_) => 1,
-            PathMatch::Prefix(_) => 0,
+            PathMatch::Prefix(_) | PathMatch::Segments(_) => 0,
         };
         Reverse((
             one.path.text().len(),

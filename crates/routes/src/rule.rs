@@ -5,16 +5,22 @@ use std::time::Duration;
 
 use legate_model::{HeaderModifiers, JwtRequirement, ServiceName};
 
-use crate::matching::Match;
+use crate::backend::Backend;
+use crate::matching::{Match, TextMatch};
 
 /// The rules for some hosts.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct VirtualHost {
     /// Host names: `*`, `*.` and a name, or a name; in lower case, without ports.
     pub domains: Vec<String>,
-    /// The first that matches a request applies. A request that none matches is answered with 404.
+    /// The first that matches a request applies.
     pub rules: Vec<Rule>,
+    /// The status of the answer to a request that none matches.
+    pub otherwise: u16,
 }
+
+/// The usual answer to a request that no rule matches.
+pub const NOT_FOUND: u16 = 404;
 
 /// A rule with one condition.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -29,6 +35,12 @@ pub struct Rule {
     pub response: HeaderModifiers,
     /// Change to the path.
     pub rewrite: Option<Rewrite>,
+    /// Change to the host.
+    pub host_rewrite: Option<String>,
+    /// Which pages of other origins may send requests; `None` if the gateway does not say.
+    pub cors: Option<Arc<Cors>>,
+    /// What gets copies of requests.
+    pub mirrors: Vec<Mirror>,
     /// Timeouts.
     pub timeouts: Timeouts,
     /// Retries; `None` for those that every route has.
@@ -37,6 +49,27 @@ pub struct Rule {
     pub token: Option<Arc<JwtRequirement>>,
     /// What happens to a request.
     pub action: Action,
+}
+
+impl Rule {
+    /// A rule for every request, without changes to it.
+    #[must_use]
+    pub fn plain(origin: Origin, action: Action) -> Self {
+        Self {
+            origin,
+            matched: Match::default(),
+            request: HeaderModifiers::default(),
+            response: HeaderModifiers::default(),
+            rewrite: None,
+            host_rewrite: None,
+            cors: None,
+            mirrors: Vec::new(),
+            timeouts: Timeouts::default(),
+            retry: None,
+            token: None,
+            action,
+        }
+    }
 }
 
 /// Where a rule was written.
@@ -53,13 +86,61 @@ pub struct Origin {
 pub enum Rewrite {
     /// Replaces what the rule's path matched.
     Matched(String),
+    /// Replaces the segments that the rule's path matched. The path begins with a slash afterwards,
+    /// and has no slash twice where the parts meet.
+    Segments(String),
+    /// Replaces the whole path, but not the query.
+    Whole(String),
+}
+
+/// Which pages of other origins may send requests.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Cors {
+    /// The origins, one of which the page's must match.
+    pub origins: Vec<TextMatch>,
+    /// Whether with cookies.
+    pub credentials: bool,
+    /// The methods, `*` for all.
+    pub methods: Vec<String>,
+    /// The headers of requests, `*` for all.
+    pub headers: Vec<String>,
+    /// Headers of responses that pages may read.
+    pub exposed: Vec<String>,
+    /// How long browsers may remember the answer.
+    pub max_age: Duration,
+}
+
+/// What gets copies of requests. Its responses are dropped.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Mirror {
+    /// What gets them.
+    pub target: Target,
+    /// How many requests out of a million.
+    pub per_million: u32,
+}
+
+/// An answer that names another place.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Redirect {
+    /// The scheme; `None` for the request's.
+    pub scheme: Option<String>,
+    /// The host; `None` for the request's.
+    pub host: Option<String>,
+    /// The port. `None` for none if there is a host, and otherwise for the request's.
+    pub port: Option<u16>,
+    /// The path; `None` for the request's.
+    pub path: Option<Rewrite>,
+    /// 301, 302, 303, 307 or 308.
+    pub status: u16,
 }
 
 /// Timeouts of requests. `None` for the backend's, or else Envoy's.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Timeouts {
-    /// Until the complete response.
+    /// Until the complete response; zero for none.
     pub request: Option<Duration>,
+    /// The same, of one of several tries.
+    pub one_try: Option<Duration>,
     /// Without data in either direction.
     pub idle: Option<Duration>,
 }
@@ -67,14 +148,19 @@ pub struct Timeouts {
 /// Retries of requests.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Retry {
-    /// How often at most; zero for the default.
-    pub count: u32,
+    /// How often at most; `None` for the default.
+    pub count: Option<u32>,
+    /// The pause before the first; `None` for the default.
+    pub pause: Option<Duration>,
     /// Envoy's conditions.
     pub conditions: Vec<String>,
     /// Statuses of responses.
     pub statuses: Vec<u32>,
     /// Whether also after a failed connection.
     pub on_connect_failure: bool,
+    /// Whether also of requests that no application has seen, as every route without retries of its
+    /// own does.
+    pub of_unseen: bool,
 }
 
 /// What happens to a request.
@@ -82,6 +168,8 @@ pub struct Retry {
 pub enum Action {
     /// It goes to one of the backends, by weight. At least one.
     Forward(Vec<WeightedBackend>),
+    /// The gateway answers with another place.
+    Redirect(Redirect),
     /// The gateway answers with this status.
     Answer(u16),
 }
@@ -120,6 +208,8 @@ impl WeightedBackend {
 pub enum Target {
     /// A service in the mesh, by its discovery chain.
     Service(ServiceName),
+    /// A port of something outside of the mesh.
+    Backend(Arc<Backend>),
     /// Nothing: the gateway answers its share with this status, and closes connections.
     Answer(u16),
 }

@@ -72,6 +72,8 @@ pub(crate) struct Chain {
     /// matches.
     pub(crate) server_names: Vec<String>,
     pub(crate) tls: Option<ServerTls>,
+    /// Whether its connections have TLS that does not end here.
+    pub(crate) is_passed_through: bool,
     /// The prefix of its statistics.
     pub(crate) stats: String,
     pub(crate) leads_to: LeadsTo,
@@ -92,6 +94,10 @@ pub(crate) enum LeadsTo {
         /// Whether connections from one address use the same instance.
         hash_source_ip: bool,
     },
+    /// One of these clusters, by weight, for each connection.
+    Clusters(Vec<(String, u32)>),
+    /// Nowhere: connections are closed.
+    Nowhere,
 }
 
 /// What happens to requests before they are routed.
@@ -107,7 +113,7 @@ impl LeadsTo {
     fn routes(&self) -> Option<&str> {
         match self {
             Self::Routes { name, .. } => Some(name),
-            Self::Cluster { .. } => None,
+            Self::Cluster { .. } | Self::Clusters(_) | Self::Nowhere => None,
         }
     }
 }
@@ -183,7 +189,8 @@ fn over_quic(name: &str, input: &GatewayListener<'_>) -> Listener {
 fn build(name: &str, input: &GatewayListener<'_>) -> Listener {
     let chains = input.chains.iter();
     let chains = chains.map(|chain| filter_chain(chain, input, CodecType::Auto));
-    let by_name = input.chains.iter().any(|one| !one.server_names.is_empty());
+    let mut chains_of = input.chains.iter();
+    let by_name = chains_of.any(|one| !one.server_names.is_empty() || one.is_passed_through);
     let inspector = by_name.then(listener::tls_inspector);
     let header = input.proxy_protocol.then(listener::proxy_protocol);
     Listener {
@@ -200,27 +207,37 @@ fn build(name: &str, input: &GatewayListener<'_>) -> Listener {
 }
 
 fn filter_chain(chain: &Chain, input: &GatewayListener<'_>, codec: CodecType) -> FilterChain {
-    let matched = (!chain.server_names.is_empty()).then(|| FilterChainMatch {
+    let is_chosen = !chain.server_names.is_empty() || chain.is_passed_through;
+    let matched = is_chosen.then(|| FilterChainMatch {
         // Envoy compares server names in lower case.
         server_names: chain
             .server_names
             .iter()
             .map(|name| name.to_lowercase())
             .collect(),
+        transport_protocol: match chain.is_passed_through {
+            true => "tls".to_owned(),
+            false => String::new(),
+        },
         ..FilterChainMatch::default()
     });
     FilterChain {
         filter_chain_match: matched,
-        filters: vec![filter(chain, input, codec)],
+        // Without a filter, Envoy closes connections.
+        filters: filter(chain, input, codec).into_iter().collect(),
         transport_socket: chain.tls.as_ref().map(ServerTls::socket),
         ..FilterChain::default()
     }
 }
 
-fn filter(chain: &Chain, input: &GatewayListener<'_>, codec: CodecType) -> Filter {
+fn filter(chain: &Chain, input: &GatewayListener<'_>, codec: CodecType) -> Option<Filter> {
     // As in Consul, requests from outside the mesh are not traced.
     let telemetry = input.telemetry.without_tracing();
-    match &chain.leads_to {
+    Some(match &chain.leads_to {
+        LeadsTo::Nowhere => return None,
+        LeadsTo::Clusters(clusters) => {
+            listener::weighted_tcp_proxy(&chain.stats, clusters, retry::ATTEMPTS, &telemetry)
+        }
         LeadsTo::Cluster {
             name,
             hash_source_ip,
@@ -259,5 +276,5 @@ fn filter(chain: &Chain, input: &GatewayListener<'_>, codec: CodecType) -> Filte
             }
             listener::http_connection(&manager)
         }
-    }
+    })
 }

@@ -3,11 +3,13 @@
 
 pub(crate) mod bind;
 pub(crate) mod certificates;
+pub(crate) mod changes;
 pub(crate) mod cluster;
 pub(crate) mod edge;
 pub(crate) mod external;
 pub(crate) mod http;
 pub(crate) mod listener;
+mod matching;
 pub(crate) mod origination;
 pub(crate) mod rules;
 pub(crate) mod settings;

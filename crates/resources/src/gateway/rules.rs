@@ -2,34 +2,41 @@
 
 use std::collections::HashMap;
 
+use envoy_types::pb::envoy::config::route::v3::route_action::ClusterNotFoundResponseCode as Code;
 use envoy_types::pb::envoy::config::route::v3::{
-    DirectResponseAction, HeaderMatcher, QueryParameterMatcher, Route, RouteAction, RouteMatch,
-    VirtualHost, WeightedCluster, header_matcher, query_parameter_matcher, route, route_action,
-    route_match, weighted_cluster,
+    DirectResponseAction, Route, RouteAction, VirtualHost, WeightedCluster, route, route_action,
+    weighted_cluster,
 };
-use envoy_types::pb::envoy::r#type::matcher::v3::string_matcher::MatchPattern;
 use envoy_types::pb::google::protobuf::{Any, UInt32Value};
 use legate_discovery_chain::Chain;
 use legate_model::duration::GoDuration;
 use legate_model::{HeaderModifiers, JwtRequirement, RouteDestination, ServiceName};
 use legate_proxycfg::JwtProviders;
-use legate_routes::{
-    Action, Match, PathMatch, Rewrite, Rule, Target, TextMatch, ValueMatch, WeightedBackend,
-};
+use legate_routes::{Action, Backend, Match, NOT_FOUND, Rewrite, Rule, Target, WeightedBackend};
 
+use super::changes;
 use super::http;
+use super::matching::request;
 use crate::chain_route::{self, Share};
-use crate::names::HTTP_RBAC;
+use crate::names::{HTTP_CORS, HTTP_RBAC};
 use crate::rbac;
+use crate::retry;
 
 /// The status of requests to a service that has no clusters.
-const UNAVAILABLE: u32 = 503;
+const UNAVAILABLE: u16 = 503;
+
+/// The cluster of shares that are answered or closed, which does not exist.
+pub(crate) const NO_CLUSTER: &str = "no_cluster";
 
 /// What rules refer to.
 pub(crate) struct Referred<'a> {
     /// The chain of a service; `None` if it has no clusters.
     pub(crate) chain: &'a dyn Fn(&ServiceName) -> Option<&'a Chain>,
+    /// The cluster of a backend; `None` if it has none.
+    pub(crate) cluster: &'a dyn Fn(&Backend) -> Option<String>,
     pub(crate) jwt_providers: &'a JwtProviders,
+    /// Whether Envoy refuses routes to clusters that it does not have.
+    pub(crate) validate_clusters: bool,
 }
 
 /// The virtual hosts of a port.
@@ -44,13 +51,23 @@ pub(crate) fn virtual_hosts(
     let made = hosts.iter().zip(domains).map(|(host, domains)| {
         let name = host.domains.first().map_or("", String::as_str);
         let routes = host.rules.iter().map(|rule| route(rule, referred));
-        chain_route::host(name, domains, routes.collect())
+        // Envoy itself answers this to what no route matches.
+        let otherwise = (host.otherwise != NOT_FOUND).then(|| Route {
+            r#match: Some(request(&Match::default())),
+            action: Some(answer(host.otherwise.into())),
+            ..Route::default()
+        });
+        chain_route::host(name, domains, routes.chain(otherwise).collect())
     });
     made.collect()
 }
 
 fn route(rule: &Rule, referred: &Referred<'_>) -> Route {
     let access = rule.token.iter().map(|token| access(token, referred));
+    let cors = rule
+        .cors
+        .iter()
+        .map(|cors| (HTTP_CORS.to_owned(), changes::cors(cors)));
     Route {
         r#match: Some(request(&rule.matched)),
         action: Some(action(rule, referred)),
@@ -58,7 +75,7 @@ fn route(rule: &Rule, referred: &Referred<'_>) -> Route {
         request_headers_to_remove: chain_route::removed(Some(&rule.request)),
         response_headers_to_add: chain_route::added(Some(&rule.response)),
         response_headers_to_remove: chain_route::removed(Some(&rule.response)),
-        typed_per_filter_config: access.collect(),
+        typed_per_filter_config: access.chain(cors).collect(),
         ..Route::default()
     }
 }
@@ -72,19 +89,33 @@ fn access(token: &JwtRequirement, referred: &Referred<'_>) -> (String, Any) {
 fn action(rule: &Rule, referred: &Referred<'_>) -> route::Action {
     let backends = match &rule.action {
         Action::Answer(status) => return answer((*status).into()),
+        Action::Redirect(redirect) => {
+            return route::Action::Redirect(changes::redirect(redirect, &rule.matched.path));
+        }
         Action::Forward(backends) => backends,
     };
     let forwarded = match backends.as_slice() {
-        [only] if only.token.is_none() => to_service(only, referred),
-        several => to_services(several, referred),
+        [only] if is_plain(only) => to_one(only, referred),
+        several => to_several(several, referred),
     };
     match forwarded {
         Ok(mut action) => {
             chain_route::direct(&mut action, &settings(rule));
+            changes::apply(rule, &mut action);
+            action.request_mirror_policies = mirrors(rule, referred);
             route::Action::Route(action)
         }
-        Err(status) => answer(status),
+        Err(status) => answer(status.into()),
     }
+}
+
+/// Whether a backend has nothing of its own that only a share can have.
+fn is_plain(backend: &WeightedBackend) -> bool {
+    let changes = [&backend.request, &backend.response];
+    backend.token.is_none()
+        && changes
+            .iter()
+            .all(|one| **one == HeaderModifiers::default())
 }
 
 fn answer(status: u32) -> route::Action {
@@ -96,15 +127,17 @@ fn answer(status: u32) -> route::Action {
 
 /// The settings of a rule, as those of a route of a service.
 fn settings(rule: &Rule) -> RouteDestination {
-    let rewrite = rule.rewrite.as_ref();
-    let rewrite = rewrite.map(|Rewrite::Matched(path)| path.clone());
+    let rewrite = match &rule.rewrite {
+        Some(Rewrite::Matched(path)) => path.clone(),
+        _ => String::new(),
+    };
     let retry = rule.retry.clone().unwrap_or_default();
     let limit = |time: Option<_>| time.map_or_else(GoDuration::default, GoDuration::from);
     RouteDestination {
-        prefix_rewrite: rewrite.unwrap_or_default(),
+        prefix_rewrite: rewrite,
         request_timeout: limit(rule.timeouts.request),
         idle_timeout: limit(rule.timeouts.idle),
-        num_retries: retry.count,
+        num_retries: retry.count.unwrap_or_default(),
         retry_on: retry.conditions,
         retry_on_status_codes: retry.statuses,
         retry_on_connect_failure: retry.on_connect_failure,
@@ -112,34 +145,79 @@ fn settings(rule: &Rule) -> RouteDestination {
     }
 }
 
+/// What gets copies. Only one cluster can get them: of a service that splits its requests, the one
+/// with the largest share.
+fn mirrors(rule: &Rule, referred: &Referred<'_>) -> Vec<route_action::RequestMirrorPolicy> {
+    let all = rule.mirrors.iter().filter_map(|mirror| {
+        let cluster = match &mirror.target {
+            Target::Service(service) => {
+                let shares = chain_route::shares((referred.chain)(service)?);
+                shares.into_iter().max_by_key(|share| share.weight)?.cluster
+            }
+            Target::Backend(backend) => (referred.cluster)(backend)?,
+            Target::Answer(_) => return None,
+        };
+        Some(changes::mirror(cluster, mirror.per_million))
+    });
+    all.collect()
+}
+
 /// The action for the only backend of a rule, or the status of the answer.
-fn to_service(backend: &WeightedBackend, referred: &Referred<'_>) -> Result<RouteAction, u32> {
+fn to_one(backend: &WeightedBackend, referred: &Referred<'_>) -> Result<RouteAction, u16> {
     match &backend.target {
-        Target::Answer(status) => Err((*status).into()),
+        Target::Answer(status) => Err(*status),
         Target::Service(service) => {
             let chain = (referred.chain)(service).ok_or(UNAVAILABLE)?;
             Ok(chain_route::past_router(chain))
         }
+        Target::Backend(backend) => {
+            let cluster = (referred.cluster)(backend).ok_or(UNAVAILABLE)?;
+            Ok(RouteAction {
+                cluster_specifier: Some(route_action::ClusterSpecifier::Cluster(cluster)),
+                retry_policy: Some(retry::policy()),
+                ..RouteAction::default()
+            })
+        }
     }
 }
 
-/// The action for several backends. Envoy can answer all requests of a rule or none by itself: if a
-/// backend has no clusters, all are answered.
-fn to_services(backends: &[WeightedBackend], referred: &Referred<'_>) -> Result<RouteAction, u32> {
-    let mut shares = Vec::new();
-    for backend in backends {
-        let service = match &backend.target {
-            Target::Answer(status) => return Err((*status).into()),
-            Target::Service(service) => service,
-        };
-        let chain = (referred.chain)(service).ok_or(UNAVAILABLE)?;
-        for share in chain_route::shares(chain) {
-            shares.push((
-                u64::from(backend.weight) * u64::from(share.weight),
-                backend,
-                share,
-            ));
+/// The shares of a backend, or the status of the answer to its requests.
+fn shares<'a>(target: &Target, referred: &Referred<'a>) -> Result<Vec<Share<'a>>, u16> {
+    match target {
+        Target::Answer(status) => Err(*status),
+        Target::Service(service) => {
+            let chain = (referred.chain)(service).ok_or(UNAVAILABLE)?;
+            Ok(chain_route::shares(chain))
         }
+        Target::Backend(backend) => {
+            let cluster = (referred.cluster)(backend).ok_or(UNAVAILABLE)?;
+            Ok(vec![Share::whole(cluster)])
+        }
+    }
+}
+
+/// The action for several backends. A share that is answered goes to a cluster that does not exist:
+/// Envoy has one answer for all of these. Where it refuses such routes, all requests are answered.
+fn to_several(backends: &[WeightedBackend], referred: &Referred<'_>) -> Result<RouteAction, u16> {
+    let mut shares = Vec::new();
+    let mut answered = None;
+    for backend in backends {
+        let own = match self::shares(&backend.target, referred) {
+            Ok(own) => own,
+            Err(status) if referred.validate_clusters || backends.len() == 1 => return Err(status),
+            Err(status) => {
+                answered = answered.or(Some(status));
+                vec![Share::whole(NO_CLUSTER.to_owned())]
+            }
+        };
+        for share in own {
+            let weight = u64::from(backend.weight) * u64::from(share.weight);
+            shares.push((weight, backend, share));
+        }
+    }
+    if let Some(status) = answered.filter(|_| shares.iter().all(|one| one.2.cluster == NO_CLUSTER))
+    {
+        return Err(status);
     }
     let divisor = divisor(shares.iter().map(|(weight, ..)| *weight));
     let clusters = shares.into_iter().map(|(weight, backend, share)| {
@@ -150,9 +228,14 @@ fn to_services(backends: &[WeightedBackend], referred: &Referred<'_>) -> Result<
         clusters: clusters.collect(),
         ..WeightedCluster::default()
     };
+    let code = match answered {
+        Some(500) => Code::InternalServerError,
+        Some(_) | None => Code::ServiceUnavailable,
+    };
     Ok(RouteAction {
         cluster_specifier: Some(route_action::ClusterSpecifier::WeightedClusters(weighted)),
-        retry_policy: Some(crate::retry::policy()),
+        cluster_not_found_response_code: code.into(),
+        retry_policy: Some(retry::policy()),
         ..RouteAction::default()
     })
 }
@@ -199,61 +282,5 @@ fn cluster(
         response_headers_to_remove: chain_route::removed(Some(&response)),
         typed_per_filter_config: access.collect::<HashMap<_, _>>(),
         ..weighted_cluster::ClusterWeight::default()
-    }
-}
-
-fn request(matched: &Match) -> RouteMatch {
-    use route_match::PathSpecifier;
-    let path = match &matched.path {
-        PathMatch::Exact(path) => PathSpecifier::Path(path.clone()),
-        PathMatch::Prefix(path) => PathSpecifier::Prefix(path.clone()),
-        PathMatch::Regex(regex) => PathSpecifier::SafeRegex(chain_route::regex(regex)),
-    };
-    let mut headers: Vec<_> = matched.headers.iter().map(header).collect();
-    if let Some(method) = &matched.method {
-        let exactly = pattern(&TextMatch::Regex(method.clone()));
-        headers.push(HeaderMatcher {
-            name: ":method".to_owned(),
-            header_match_specifier: exactly.map(chain_route::text),
-            ..HeaderMatcher::default()
-        });
-    }
-    RouteMatch {
-        path_specifier: Some(path),
-        headers,
-        query_parameters: matched.query.iter().map(parameter).collect(),
-        ..RouteMatch::default()
-    }
-}
-
-/// `None` for any text.
-fn pattern(value: &TextMatch) -> Option<MatchPattern> {
-    Some(match value {
-        TextMatch::Present => return None,
-        TextMatch::Exact(text) => MatchPattern::Exact(text.clone()),
-        TextMatch::Prefix(text) => MatchPattern::Prefix(text.clone()),
-        TextMatch::Suffix(text) => MatchPattern::Suffix(text.clone()),
-        TextMatch::Regex(text) => MatchPattern::SafeRegex(chain_route::regex(text)),
-    })
-}
-
-fn header(matched: &ValueMatch) -> HeaderMatcher {
-    let present = header_matcher::HeaderMatchSpecifier::PresentMatch(true);
-    let specifier = pattern(&matched.value).map_or(present, chain_route::text);
-    HeaderMatcher {
-        name: matched.name.clone(),
-        header_match_specifier: Some(specifier),
-        ..HeaderMatcher::default()
-    }
-}
-
-fn parameter(matched: &ValueMatch) -> QueryParameterMatcher {
-    use query_parameter_matcher::QueryParameterMatchSpecifier::{PresentMatch, StringMatch};
-    let specifier = pattern(&matched.value).map_or(PresentMatch(true), |pattern| {
-        StringMatch(chain_route::string(pattern))
-    });
-    QueryParameterMatcher {
-        name: matched.name.clone(),
-        query_parameter_match_specifier: Some(specifier),
     }
 }

@@ -6,15 +6,18 @@
 use std::time::Duration;
 
 use envoy_types::pb::envoy::config::core::v3::{
-    ApiConfigSource, ApiVersion, ConfigSource, GrpcService, TransportSocket, api_config_source,
-    config_source, grpc_service, transport_socket,
+    ApiConfigSource, ApiVersion, ConfigSource, DataSource, GrpcService, TransportSocket,
+    api_config_source, config_source, data_source, grpc_service, transport_socket,
 };
 use envoy_types::pb::envoy::extensions::transport_sockets::quic::v3::QuicDownstreamTransport;
+use envoy_types::pb::envoy::extensions::transport_sockets::tls::v3::certificate_validation_context::TrustChainVerification;
 use envoy_types::pb::envoy::extensions::transport_sockets::tls::v3::{
-    CommonTlsContext, DownstreamTlsContext, SdsSecretConfig, TlsParameters,
+    CertificateValidationContext, CommonTlsContext, DownstreamTlsContext, SdsSecretConfig,
+    TlsParameters, common_tls_context,
 };
 use envoy_types::pb::google::protobuf::BoolValue;
 use legate_model::{GatewaySds, Protocol};
+use legate_routes::Clients;
 
 use crate::duration::proto_duration;
 use crate::encode;
@@ -32,6 +35,8 @@ pub(crate) struct ServerTls {
     pub(crate) certificates: Vec<Certificate>,
     /// The protocol of the listener, from which the protocols to negotiate follow.
     pub(crate) protocol: Protocol,
+    /// How certificates of clients are verified; `None` if they are not asked for one.
+    pub(crate) clients: Option<Clients>,
 }
 
 /// The source of a certificate.
@@ -133,6 +138,8 @@ impl ServerTls {
     }
 
     fn context(&self, alpn: &[&str], parameters: Option<TlsParameters>) -> DownstreamTlsContext {
+        let clients = self.clients.as_ref();
+        let required = clients.is_some_and(|clients| clients.required);
         DownstreamTlsContext {
             common_tls_context: Some(CommonTlsContext {
                 tls_params: parameters,
@@ -142,10 +149,29 @@ impl ServerTls {
                     .map(Certificate::config)
                     .collect(),
                 alpn_protocols: alpn.iter().map(|name| (*name).to_owned()).collect(),
+                validation_context_type: clients.map(validation),
                 ..CommonTlsContext::default()
             }),
-            require_client_certificate: Some(BoolValue { value: false }),
+            require_client_certificate: Some(BoolValue { value: required }),
             ..DownstreamTlsContext::default()
         }
     }
+}
+
+/// How certificates of clients are verified. If none is required, an invalid one is as good as none.
+fn validation(clients: &Clients) -> common_tls_context::ValidationContextType {
+    let untrusted = match clients.required {
+        true => TrustChainVerification::VerifyTrustChain,
+        false => TrustChainVerification::AcceptUntrusted,
+    };
+    common_tls_context::ValidationContextType::ValidationContext(CertificateValidationContext {
+        trusted_ca: Some(DataSource {
+            specifier: Some(data_source::Specifier::InlineString(
+                clients.authorities.clone(),
+            )),
+            ..DataSource::default()
+        }),
+        trust_chain_verification: untrusted.into(),
+        ..CertificateValidationContext::default()
+    })
 }

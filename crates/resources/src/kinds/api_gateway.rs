@@ -9,23 +9,26 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use legate_discovery_chain::Chain as DiscoveryChain;
-use legate_model::{JwtRequirement, Protocol, ServiceName};
+use legate_model::{JwtRequirement, Protocol, ServiceName, WILDCARD};
 use legate_proxycfg::{ApiGateway, JwtProviders, Proxy, UpstreamSnapshot};
-use legate_routes::{Action, Certificate as Presented, Content, Listener, Rule, Target};
+use legate_routes::{
+    Action, Backend, Certificate as Presented, Content, Listener, Rule, Target, Tls,
+    WeightedBackend,
+};
 
 use super::change::{SameProxy, counterpart, same_chain};
 use super::services;
 use crate::composer::Composer;
 use crate::error::GenerateError;
 use crate::gateway::listener::{Chain, GatewayListener, HTTP3, LeadsTo, Requests};
-use crate::gateway::rules::{Referred, virtual_hosts};
+use crate::gateway::rules::{NO_CLUSTER, Referred, virtual_hosts};
 use crate::gateway::tls::{Certificate, ServerTls};
-use crate::gateway::{bind, certificates, http, listener};
+use crate::gateway::{bind, certificates, changes, http, listener};
 use crate::jwt;
 use crate::listener::Bind;
 use crate::listener::normalization::Normalization;
 use crate::memo::Memo;
-use crate::names::{self, HTTP_RBAC, JWT_AUTHN, LEAF};
+use crate::names::{self, HTTP_CORS, HTTP_RBAC, JWT_AUTHN, LEAF};
 use crate::part::{Made, UnitBuilder, made};
 use crate::rbac;
 use crate::resource_type::Type;
@@ -214,16 +217,17 @@ impl<'a> Port<'a, '_> {
         }
         let memo = composer.memo;
         let chains: Chains<'_> = LazyCell::new(Box::new(|| self.chains(memo)));
-        if let Content::Http(rules) = &self.port.content {
-            let http3 = || {
-                let chains = || chains.as_deref().unwrap_or_default();
-                settings.0.edge.http3(self.port.port, chains)
-            };
-            self.add_routes(&mut unit, memo, (rules, http3), unchanged);
+        for (at, content) in self.port.contents.iter().enumerate() {
+            if let Content::Http(hosts) = content {
+                let http3 = || {
+                    let chains = || chains.as_deref().unwrap_or_default();
+                    settings.0.edge.http3(self.port.port, chains)
+                };
+                self.add_routes(&mut unit, memo, (at, hosts, http3), unchanged);
+            }
         }
         // Routes are separate: without tokens, a listener for requests does not change with them.
-        let http = |port: &Listener| matches!(port.content, Content::Http(_));
-        let are_requests = http(self.port) && earlier.is_some_and(|last| http(last));
+        let are_requests = earlier.is_some_and(|last| have_same_listener(last, self.port));
         let same_requests =
             are_requests && same_providers && self.gateway.own.jwt_providers.is_empty();
         let same_listeners =
@@ -248,51 +252,61 @@ impl<'a> Port<'a, '_> {
     }
 
     fn rules(&self) -> impl Iterator<Item = &'a Rule> {
-        let hosts = match &self.port.content {
-            Content::Http(hosts) => &hosts[..],
-            Content::Tcp(_) => &[],
-        };
-        hosts.iter().flat_map(|host| &host.rules)
+        rules(self.port)
     }
 
     fn services(&self) -> impl Iterator<Item = &'a ServiceName> {
-        let forwarded = self.rules().flat_map(|rule| match &rule.action {
-            Action::Forward(backends) => &backends[..],
-            Action::Answer(_) => &[],
+        let forwarded = self.rules().flat_map(|rule| forwarded(&rule.action));
+        let contents = self.port.contents.iter();
+        let connections = contents.flat_map(|content| match content {
+            Content::Tcp(backends) => &backends[..],
+            Content::Http(_) => &[],
         });
-        let connections = match &self.port.content {
-            Content::Tcp(backend) => Some(backend),
-            Content::Http(_) => None,
-        };
-        let targets = forwarded.chain(connections).map(|one| &one.target);
+        let backends = forwarded.chain(connections).map(|one| &one.target);
+        let mirrors = self.rules().flat_map(|rule| &rule.mirrors);
+        let targets = backends.chain(mirrors.map(|one| &one.target));
         targets.filter_map(|target| match target {
             Target::Service(service) => Some(service),
-            Target::Answer(_) => None,
+            Target::Backend(_) | Target::Answer(_) => None,
         })
     }
 
-    /// The name of the port's routes.
-    fn routes(&self) -> String {
-        self.port.port.to_string()
+    /// The name of the routes of a content: that of the port, or of the port and the first server
+    /// name that leads to it.
+    fn routes(&self, content: usize) -> String {
+        let port = self.port.port;
+        if self.port.contents.len() == 1 {
+            return port.to_string();
+        }
+        let mut chains = self.port.chains.iter();
+        let first = chains.find(|chain| chain.content == content);
+        let name = first.and_then(|chain| chain.server_names.first());
+        format!("{port}/{}", name.map_or(WILDCARD, String::as_str))
     }
 
     fn add_routes(
         &self,
         unit: &mut UnitBuilder<'_>,
         memo: &Memo,
-        (hosts, http3): (&[legate_routes::VirtualHost], impl FnOnce() -> Option<u16>),
+        (content, hosts, http3): (
+            usize,
+            &[legate_routes::VirtualHost],
+            impl FnOnce() -> Option<u16>,
+        ),
         unchanged: bool,
     ) {
         let mesh = (*self.gateway.proxy.mesh).as_ref();
         let validate = mesh.is_some_and(|mesh| mesh.validate_clusters);
-        let name = || self.routes();
+        let name = || self.routes(content);
         unit.part(Type::Routes, name, unchanged, |warnings| {
             let referred = Referred {
                 chain: &|service| self.gateway.chain(service),
+                cluster: &no_cluster,
                 jwt_providers: &self.gateway.own.jwt_providers,
+                validate_clusters: validate,
             };
             let hosts = virtual_hosts(hosts, self.port.port, &referred, warnings);
-            let name = self.routes();
+            let name = self.routes(content);
             made(http::routes(memo, &name, hosts, validate, http3()))
         });
     }
@@ -341,24 +355,33 @@ impl<'a> Port<'a, '_> {
     fn listener(&self) -> String {
         let upstream = self.services().next();
         let upstream = upstream.and_then(|service| self.gateway.upstream(service));
-        match (&self.port.content, upstream) {
-            (Content::Tcp(_), Some((_, upstream))) => upstream.upstream.id().to_string(),
-            (Content::Tcp(_), None) => Protocol::Tcp.to_string(),
-            (Content::Http(_), _) => Protocol::Http.to_string(),
+        match (is_http(self.port), upstream) {
+            (true, _) => Protocol::Http.to_string(),
+            (false, Some((_, upstream))) => upstream.upstream.id().to_string(),
+            (false, None) => Protocol::Tcp.to_string(),
         }
     }
 
     /// The filter chains of the listeners.
     fn chains(&self, memo: &Memo) -> Result<Vec<Chain>, GenerateError> {
-        let (usual, leads_to) = match &self.port.content {
-            Content::Http(_) => self.requests()?,
-            Content::Tcp(backend) => self.connections(memo, &backend.target)?,
-        };
+        let contents = self.port.contents.iter().enumerate();
+        let contents = contents.map(|(at, content)| match content {
+            Content::Http(_) => self.requests(at),
+            Content::Tcp(backends) => self.connections(memo, backends),
+        });
+        let contents: Vec<_> = contents.collect::<Result<_, _>>()?;
         let chains = self.port.chains.iter().map(|chain| {
             let stats = chain.name.as_ref().map(|name| format!("{STATS}{name}"));
+            let (usual, leads_to) = &contents[chain.content];
+            let is_http = matches!(leads_to, LeadsTo::Routes { .. });
+            let tls = match &chain.tls {
+                Tls::None | Tls::PassedThrough => None,
+                Tls::Terminated(tls) => Some(self.tls(tls, is_http)?),
+            };
             Ok(Chain {
                 server_names: chain.server_names.clone(),
-                tls: chain.tls.as_ref().map(|tls| self.tls(tls)).transpose()?,
+                tls,
+                is_passed_through: chain.tls == Tls::PassedThrough,
                 stats: stats.unwrap_or_else(|| usual.clone()),
                 leads_to: leads_to.clone(),
             })
@@ -366,7 +389,11 @@ impl<'a> Port<'a, '_> {
         chains.collect()
     }
 
-    fn tls(&self, tls: &legate_routes::ServerTls) -> Result<ServerTls, GenerateError> {
+    fn tls(
+        &self,
+        tls: &legate_routes::ServerTls,
+        is_http: bool,
+    ) -> Result<ServerTls, GenerateError> {
         let versions = (&*tls.min_version, &*tls.max_version);
         let settings = TlsSettings::read(versions, &tls.cipher_suites, |field| {
             let port = self.port.port;
@@ -382,17 +409,18 @@ impl<'a> Port<'a, '_> {
         Ok(ServerTls {
             settings,
             certificates: certificates.collect::<Result<_, _>>()?,
-            protocol: match self.port.content {
+            protocol: match is_http {
                 // Clients may use either version of HTTP.
-                Content::Http(_) => Protocol::Http2,
-                Content::Tcp(_) => Protocol::Tcp,
+                true => Protocol::Http2,
+                false => Protocol::Tcp,
             },
+            clients: tls.clients.clone(),
         })
     }
 
     /// The prefix of the statistics, and where requests go. The filter for access rules has none:
     /// those of tokens are in the routes, and a listener does not change with them.
-    fn requests(&self) -> Result<(String, LeadsTo), GenerateError> {
+    fn requests(&self, content: usize) -> Result<(String, LeadsTo), GenerateError> {
         let mesh = (*self.gateway.proxy.mesh).as_ref();
         let providers = self.providers();
         for name in providers.keys() {
@@ -404,23 +432,25 @@ impl<'a> Port<'a, '_> {
         let tokens = jwt::filter(&providers)?;
         let tokens = tokens.map(|filter| (JWT_AUTHN, filter));
         let access = (HTTP_RBAC, rbac::without_rules());
+        // Browsers ask without a token which requests they may send.
+        let cors = has_cors(self.port).then(|| (HTTP_CORS, changes::cors_filter()));
+        let filters = cors.into_iter().chain(tokens).chain([access]);
+        let name = self.routes(content);
+        let stats = format!("{STATS}{name}");
         let leads_to = LeadsTo::Routes {
-            name: self.routes(),
+            name,
             protocol: Protocol::Http,
             requests: Requests {
-                filters: tokens.into_iter().chain([access]).collect(),
+                filters: filters.collect(),
                 normalization: Some(Normalization::read(mesh)?),
             },
         };
-        Ok((format!("{STATS}{}", self.routes()), leads_to))
+        Ok((stats, leads_to))
     }
 
     /// The providers of the tokens that rules of the port require.
     fn providers(&self) -> JwtProviders {
-        let of_backends = self.rules().flat_map(|rule| match &rule.action {
-            Action::Forward(backends) => &backends[..],
-            Action::Answer(_) => &[],
-        });
+        let of_backends = self.rules().flat_map(|rule| forwarded(&rule.action));
         let of_backends = of_backends.filter_map(|one| one.token.as_deref());
         let of_rules = self.rules().filter_map(|rule| rule.token.as_deref());
         let names = of_rules
@@ -435,8 +465,40 @@ impl<'a> Port<'a, '_> {
     fn connections(
         &self,
         memo: &Memo,
-        target: &Target,
+        backends: &[WeightedBackend],
     ) -> Result<(String, LeadsTo), GenerateError> {
+        let (stats, cluster) = match backends {
+            [] => return Ok((format!("{STATS}{}", self.port.port), LeadsTo::Nowhere)),
+            [only] => self.cluster(memo, &only.target)?,
+            several => {
+                let clusters = several.iter().map(|one| match &one.target {
+                    // Envoy closes the connections to a cluster that it does not have.
+                    Target::Answer(_) => Ok((NO_CLUSTER.to_owned(), one.weight)),
+                    target => {
+                        let (_, (name, _)) = self.cluster(memo, target)?;
+                        Ok((name, one.weight))
+                    }
+                });
+                let clusters = clusters.collect::<Result<_, GenerateError>>()?;
+                let stats = format!("{STATS}{}", self.port.port);
+                return Ok((stats, LeadsTo::Clusters(clusters)));
+            }
+        };
+        let (name, hash_source_ip) = cluster;
+        let leads_to = LeadsTo::Cluster {
+            name,
+            hash_source_ip,
+        };
+        Ok((stats, leads_to))
+    }
+
+    /// The prefix of the statistics of connections to a target, and its cluster with whether
+    /// connections from one address use the same instance.
+    fn cluster(
+        &self,
+        memo: &Memo,
+        target: &Target,
+    ) -> Result<(String, (String, bool)), GenerateError> {
         let port = self.port.port;
         let Target::Service(service) = target else {
             return Err(GenerateError::NoService(port));
@@ -455,10 +517,43 @@ impl<'a> Port<'a, '_> {
             service: service.to_string(),
         })?;
         let filter = names::upstream_filter(self.gateway.proxy, &upstream.upstream);
-        let leads_to = LeadsTo::Cluster {
-            name: cluster,
-            hash_source_ip: plan.hashes_source_ip(),
-        };
-        Ok((crate::listener::upstream::stats(&filter), leads_to))
+        let stats = crate::listener::upstream::stats(&filter);
+        Ok((stats, (cluster, plan.hashes_source_ip())))
+    }
+}
+
+/// API gateways of config entries lead to services only.
+fn no_cluster(_: &Backend) -> Option<String> {
+    None
+}
+
+fn is_http(port: &Listener) -> bool {
+    let mut contents = port.contents.iter();
+    contents.any(|content| matches!(content, Content::Http(_)))
+}
+
+/// Whether the listeners of a port for requests are the same, whatever their rules and certificates
+/// are.
+fn have_same_listener(a: &Listener, b: &Listener) -> bool {
+    let one = |port: &Listener| matches!(port.contents[..], [Content::Http(_)]);
+    one(a) && one(b) && has_cors(a) == has_cors(b)
+}
+
+fn has_cors(port: &Listener) -> bool {
+    rules(port).any(|rule| rule.cors.is_some())
+}
+
+fn rules(port: &Listener) -> impl Iterator<Item = &Rule> {
+    let hosts = port.contents.iter().flat_map(|content| match content {
+        Content::Http(hosts) => &hosts[..],
+        Content::Tcp(_) => &[],
+    });
+    hosts.flat_map(|host| &host.rules)
+}
+
+fn forwarded(action: &Action) -> &[WeightedBackend] {
+    match action {
+        Action::Forward(backends) => backends,
+        Action::Redirect(_) | Action::Answer(_) => &[],
     }
 }

@@ -345,6 +345,7 @@ impl<'a> Port<'a, '_> {
         Chain {
             server_names,
             tls,
+            is_passed_through: false,
             stats: format!("{STATS}{routes}"),
             leads_to: LeadsTo::Routes {
                 name: routes,
@@ -413,6 +414,7 @@ impl<'a> Port<'a, '_> {
         Ok(Chain {
             server_names: Vec::new(),
             tls: self.tls()?,
+            is_passed_through: false,
             stats: crate::listener::upstream::stats(&filter),
             leads_to: LeadsTo::Cluster {
                 name: cluster,
@@ -444,6 +446,7 @@ impl<'a> Port<'a, '_> {
             settings,
             certificates: vec![certificate],
             protocol: self.port.protocol,
+            clients: None,
         })
     }
 }

@@ -252,6 +252,32 @@ pub(crate) fn tcp_proxy(
     network_filter(TCP_PROXY, encode::any(&config))
 }
 
+/// The filter that proxies every connection to one of several clusters, by weight.
+pub(crate) fn weighted_tcp_proxy(
+    stats: &str,
+    clusters: &[(String, u32)],
+    attempts: u32,
+    telemetry: &Telemetry,
+) -> Filter {
+    use tcp_proxy::weighted_cluster::ClusterWeight;
+    let clusters = clusters.iter().map(|(name, weight)| ClusterWeight {
+        name: name.clone(),
+        weight: *weight,
+        ..ClusterWeight::default()
+    });
+    let weighted = tcp_proxy::WeightedCluster {
+        clusters: clusters.collect(),
+    };
+    let config = TcpProxy {
+        stat_prefix: stats.to_owned(),
+        cluster_specifier: Some(tcp_proxy::ClusterSpecifier::WeightedClusters(weighted)),
+        access_log: telemetry.filter_logs(),
+        max_connect_attempts: (attempts > 1).then_some(UInt32Value { value: attempts }),
+        ..TcpProxy::default()
+    };
+    network_filter(TCP_PROXY, encode::any(&config))
+}
+
 /// A connection manager. `stats` is the prefix of its statistics. The filters in `between` run
 /// after those of the protocol and before the router.
 pub(crate) fn connection_manager(

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use legate_proxycfg::gateways::api::{CertificateSource, GatewayCertificate};
 use legate_proxycfg::{ApiGateway, Kind, Snapshot};
 use legate_resources::Generator;
-use legate_routes::{Certificate, Chain, ServerTls};
+use legate_routes::{Certificate, Chain, ServerTls, Tls};
 use serde_json::json;
 
 use crate::describe::type_urls;
@@ -54,10 +54,11 @@ fn gateway() -> Snapshot {
         .map(|at| Chain {
             name: Some(format!("{at}")),
             server_names: vec![format!("{at}.example")],
-            tls: Some(ServerTls {
+            tls: Tls::Terminated(ServerTls {
                 certificates: vec![Certificate::Secret(format!("inline-certificate/{at}"))],
                 ..ServerTls::default()
             }),
+            content: 0,
         })
         .collect();
     snapshot

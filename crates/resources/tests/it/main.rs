@@ -9,6 +9,7 @@
 mod api_gateway;
 mod changes;
 mod describe;
+mod edge_rules;
 mod egress;
 mod extensions;
 mod gateway_strategies;

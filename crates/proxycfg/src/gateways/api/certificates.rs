@@ -10,7 +10,7 @@ use legate_model::{
     ApiGatewayListener, ApiGatewayTls, ConfigEntry, ConfigKind, ResourceReference, Secret,
     ServiceName,
 };
-use legate_routes::{Certificate, Chain, ServerTls, is_host};
+use legate_routes::{Certificate, Chain, ServerTls, Tls, is_host};
 use legate_store::ReadTxn;
 
 use super::listener::{References, references};
@@ -196,17 +196,19 @@ fn chains(
     let none = ApiGatewayTls::default();
     let shared = settings.unwrap_or(&none);
     let tls = |certificates: Vec<Certificate>| {
-        Some(ServerTls {
+        Tls::Terminated(ServerTls {
             certificates,
             min_version: shared.min_version.clone(),
             max_version: shared.max_version.clone(),
             cipher_suites: shared.cipher_suites.clone(),
+            clients: None,
         })
     };
     let chain = |name: Option<&str>, server_names, tls| Chain {
         name: name.map(str::to_owned),
         server_names,
         tls,
+        content: 0,
     };
     let known: Vec<_> = certificates
         .iter()
@@ -214,7 +216,7 @@ fn chains(
         .collect();
     let secret = |one: &Presented| Certificate::Secret(one.secret.clone());
     match known.as_slice() {
-        [] if settings.is_none() => vec![chain(None, Vec::new(), None)],
+        [] if settings.is_none() => vec![chain(None, Vec::new(), Tls::None)],
         [] => vec![chain(None, Vec::new(), tls(vec![Certificate::OfGateway]))],
         [(name, only)] => vec![chain(Some(name), Vec::new(), tls(vec![secret(only)]))],
         several => {

@@ -7,7 +7,8 @@ use legate_model::{
     ApiGatewayListener, ConfigEntry, ConfigKind, JwtRequirement, ServiceName, Upstream,
 };
 use legate_routes::{
-    Action, Content, Listener, Rule, Target, VirtualHost, WeightedBackend, by_specificity,
+    Action, Content, Listener, NOT_FOUND, Rule, Target, VirtualHost, WeightedBackend,
+    by_specificity,
 };
 use legate_store::ReadTxn;
 
@@ -104,7 +105,7 @@ fn on_port(
         .collect();
     let is_tcp = here.first()?.1.tcp;
     let content = match is_tcp {
-        true => Content::Tcp(connections(txn, &here)?),
+        true => Content::Tcp(vec![connections(txn, &here)?]),
         false => Content::Http(hosts(txn, &here)),
     };
     if matches!(&content, Content::Http(hosts) if hosts.is_empty()) {
@@ -113,7 +114,7 @@ fn on_port(
     Some(Listener {
         port,
         chains: certificates::on_port(txn, gateway, port).to_vec(),
-        content,
+        contents: vec![content],
     })
 }
 
@@ -156,6 +157,7 @@ fn hosts(txn: &ReadTxn<'_>, here: &[(&ApiGatewayListener, &Bound)]) -> Vec<Virtu
         VirtualHost {
             domains: vec![host],
             rules,
+            otherwise: NOT_FOUND,
         }
     });
     hosts.collect()
@@ -167,29 +169,33 @@ impl Compiled {
         let targets = self.backends().map(|backend| &backend.target);
         let services = targets.filter_map(|target| match target {
             Target::Service(service) => Some(service.clone()),
-            Target::Answer(_) => None,
+            Target::Backend(_) | Target::Answer(_) => None,
         });
         services.collect()
     }
 
     fn backends(&self) -> impl Iterator<Item = &WeightedBackend> {
-        let only = self.listeners.iter().filter_map(|one| match &one.content {
-            Content::Tcp(backend) => Some(backend),
-            Content::Http(_) => None,
+        let of_connections = self.contents().flat_map(|content| match content {
+            Content::Tcp(backends) => &backends[..],
+            Content::Http(_) => &[],
         });
         let forwarded = self.rules().flat_map(|rule| match &rule.action {
             Action::Forward(backends) => &backends[..],
-            Action::Answer(_) => &[],
+            Action::Redirect(_) | Action::Answer(_) => &[],
         });
-        only.chain(forwarded)
+        of_connections.chain(forwarded)
     }
 
     fn rules(&self) -> impl Iterator<Item = &Rule> {
-        let hosts = self.listeners.iter().flat_map(|one| match &one.content {
+        let hosts = self.contents().flat_map(|content| match content {
             Content::Http(hosts) => &hosts[..],
             Content::Tcp(_) => &[],
         });
         hosts.flat_map(|host| &host.rules)
+    }
+
+    fn contents(&self) -> impl Iterator<Item = &Content> {
+        self.listeners.iter().flat_map(|one| &one.contents)
     }
 
     /// About how many resources, or routes in them, are made from it.

@@ -33,7 +33,7 @@ pub(super) fn rules(
         };
         let rule = match bound {
             true => rule(listener, origin, written),
-            false => plain(origin, Action::Answer(UNUSABLE)),
+            false => Rule::plain(origin, Action::Answer(UNUSABLE)),
         };
         let mut conditions: Vec<_> = written.matches.iter().map(matched).collect();
         if conditions.is_empty() {
@@ -48,20 +48,6 @@ pub(super) fn rules(
     rules
 }
 
-fn plain(origin: Origin, action: Action) -> Rule {
-    Rule {
-        origin,
-        matched: Match::default(),
-        request: HeaderModifiers::default(),
-        response: HeaderModifiers::default(),
-        rewrite: None,
-        timeouts: Timeouts::default(),
-        retry: None,
-        token: None,
-        action,
-    }
-}
-
 fn rule(listener: &ApiGatewayListener, origin: Origin, written: &HttpRouteRule) -> Rule {
     let filters = &written.filters;
     let required = listener::token(listener.overrides.as_ref());
@@ -70,7 +56,7 @@ fn rule(listener: &ApiGatewayListener, origin: Origin, written: &HttpRouteRule) 
     let mut rule = Rule {
         request: headers(&filters.headers),
         response: headers(&written.response_filters.headers),
-        ..plain(origin.clone(), Action::Answer(UNUSABLE))
+        ..Rule::plain(origin.clone(), Action::Answer(UNUSABLE))
     };
     match written.services.as_slice() {
         [] => return rule,
@@ -116,14 +102,17 @@ fn set(rule: &mut Rule, first: &HttpRouteFilters, others: &HttpRouteFilters) {
         rule.timeouts = Timeouts {
             request: limit(filter.request_timeout),
             idle: limit(filter.idle_timeout),
+            one_try: None,
         };
     }
     let retry = first.retry_filter.as_ref().or(others.retry_filter.as_ref());
     rule.retry = retry.map(|filter| Retry {
-        count: filter.num_retries,
+        count: Some(filter.num_retries).filter(|count| *count > 0),
+        pause: None,
         conditions: filter.retry_on.clone(),
         statuses: filter.retry_on_status_codes.clone(),
         on_connect_failure: filter.retry_on_connect_failure,
+        of_unseen: false,
     });
 }
 

@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime};
 use futures_util::FutureExt;
 use legate_identity::{Authority, RootRequest};
 use legate_model::ConfigEntry;
-use legate_routes::{Action, Certificate, Content, PathMatch, Target};
+use legate_routes::{Action, Certificate, Content, PathMatch, Target, Tls};
 use legate_store::{Command, Store};
 use serde_json::{Value, json};
 
@@ -57,7 +57,7 @@ fn to(path: &str, service: &str) -> Value {
 fn rules(compiled: &Compiled) -> Vec<String> {
     let mut lines = Vec::new();
     for listener in &compiled.listeners {
-        let Content::Http(hosts) = &listener.content else {
+        let [Content::Http(hosts)] = &listener.contents[..] else {
             continue;
         };
         for (host, rule) in hosts
@@ -70,13 +70,15 @@ fn rules(compiled: &Compiled) -> Vec<String> {
                     let each = backends.iter().map(|one| match &one.target {
                         Target::Service(service) => format!("{} {service}", one.weight),
                         Target::Answer(status) => format!("{} {status}", one.weight),
+                        Target::Backend(backend) => panic!("{backend:?}"),
                     });
                     each.collect::<Vec<_>>().join(", ")
                 }
+                Action::Redirect(redirect) => panic!("{redirect:?}"),
             };
             let kind = match &rule.matched.path {
                 PathMatch::Exact(_) => "=",
-                PathMatch::Prefix(_) => "",
+                PathMatch::Prefix(_) | PathMatch::Segments(_) => "",
                 PathMatch::Regex(_) => "~",
             };
             let path = rule.matched.path.text();
@@ -211,10 +213,11 @@ fn a_tcp_listener_has_one_route() {
     let [listener] = compiled.listeners.as_slice() else {
         panic!("{compiled:?}")
     };
-    let Content::Tcp(backend) = &listener.content else {
+    let [Content::Tcp(backends)] = &listener.contents[..] else {
         panic!("{listener:?}")
     };
-    assert_eq!(backend.target, Target::Service("db".into()));
+    let targets: Vec<_> = backends.iter().map(|one| &one.target).collect();
+    assert_eq!(targets, [&Target::Service("db".into())]);
     write(&store, tcp("cache"));
     assert!(of(&store).listeners.is_empty());
 }
@@ -246,7 +249,7 @@ fn tokens_of_a_listener_precede_or_follow_those_of_routes() {
             .extend(policies.as_object().unwrap().clone());
         write(&store, gateway(json!([listener])));
         let compiled = of(&store);
-        let Content::Http(hosts) = &compiled.listeners[0].content else {
+        let [Content::Http(hosts)] = &compiled.listeners[0].contents[..] else {
             panic!("no hosts")
         };
         let names = hosts.iter().map(|host| {
@@ -318,11 +321,14 @@ fn several_certificates_are_chosen_by_server_name() {
             .chains
             .iter()
             .map(|chain| {
-                let secret = match chain.tls.as_ref().map(|tls| tls.certificates.as_slice()) {
-                    None => "none",
-                    Some([Certificate::OfGateway]) => "of gateway",
-                    Some([Certificate::Secret(name)]) => name,
-                    other => panic!("{other:?}"),
+                let secret = match &chain.tls {
+                    Tls::None => "none",
+                    Tls::Terminated(tls) => match tls.certificates.as_slice() {
+                        [Certificate::OfGateway] => "of gateway",
+                        [Certificate::Secret(name)] => name,
+                        other => panic!("{other:?}"),
+                    },
+                    Tls::PassedThrough => panic!("{chain:?}"),
                 };
                 let names: Vec<_> = chain.server_names.iter().map(String::as_str).collect();
                 (chain.name.as_deref(), names, secret)
