@@ -11,8 +11,9 @@ use super::Finding;
 use crate::workspace::Workspace;
 
 /// Pure crates: no runtime, sockets, processes or randomness.
-const PURE: [&str; 7] = [
+const PURE: [&str; 8] = [
     "crates/routes",
+    "crates/gateway-api",
     "crates/go-template",
     "crates/metrics-page",
     "crates/model",

@@ -1,0 +1,162 @@
+//! Which routes are attached to which listeners.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use legate_routes::covers;
+
+use super::gateway::GatewayPlan;
+use super::listener::{ListenerPlan, Owner};
+use super::lookup::Lookup;
+use super::route::Route;
+use crate::condition::Problem;
+use crate::kind::RouteKind;
+use crate::object::Key;
+use crate::types::{GROUP, ParentReference};
+
+/// What became of a route's reference to a gateway of this controller.
+pub(super) struct Attachment<'a> {
+    pub(super) parent: &'a ParentReference,
+    /// The place of the gateway.
+    pub(super) gateway: usize,
+    /// The places of the listeners. At least one.
+    pub(super) listeners: Result<Vec<usize>, Problem>,
+}
+
+const NO_PARENT: &str = "NoMatchingParent";
+const NOT_ALLOWED: &str = "NotAllowedByListeners";
+
+/// Finds for each route, the oldest first, what becomes of its references. References to gateways of
+/// other controllers, and to what does not exist, are not there: nobody here knows whose they are.
+pub(super) fn attach<'a>(
+    lookup: &Lookup<'_>,
+    gateways: &[GatewayPlan<'_>],
+    routes: &[Route<'a>],
+) -> Vec<Vec<Attachment<'a>>> {
+    let mut parents = BTreeMap::new();
+    for (at, gateway) in gateways.iter().enumerate() {
+        parents.insert(("Gateway", gateway.object.meta.key()), (at, Owner::Gateway));
+        for (place, set) in gateway.sets.iter().enumerate() {
+            parents.insert(
+                ("ListenerSet", set.object.meta.key()),
+                (at, Owner::Set(place)),
+            );
+        }
+    }
+    let mut requests = Requests::default();
+    let attached = routes.iter().map(|route| {
+        let mut found = Vec::new();
+        for parent in route.parents {
+            let group = parent.group.as_deref().unwrap_or(GROUP);
+            let kind = parent.kind.as_deref().unwrap_or("Gateway");
+            let namespace = parent.namespace.as_ref();
+            let key = Key::new(namespace.unwrap_or(&route.meta.namespace), &parent.name);
+            let known = parents.get(&(kind, key)).filter(|_| group == GROUP);
+            let Some((gateway, owner)) = known else {
+                continue;
+            };
+            let plan = &gateways[*gateway];
+            let listeners = listeners(lookup, plan, *owner, (route, parent));
+            let listeners = listeners.and_then(|all| requests.take(*gateway, plan, route, all));
+            found.push(Attachment {
+                parent,
+                gateway: *gateway,
+                listeners,
+            });
+        }
+        found
+    });
+    attached.collect()
+}
+
+fn listeners(
+    lookup: &Lookup<'_>,
+    plan: &GatewayPlan<'_>,
+    owner: Owner,
+    (route, parent): (&Route<'_>, &ParentReference),
+) -> Result<Vec<usize>, Problem> {
+    if let Owner::Set(place) = owner
+        && plan.sets[place].refused.is_some()
+    {
+        let message = "the ListenerSet adds no listeners to its Gateway";
+        return Err(Problem::new(NO_PARENT, message));
+    }
+    let all = plan.listeners.iter().enumerate();
+    let named: Vec<_> = all
+        .filter(|(_, one)| one.owner == owner)
+        .filter(|(_, one)| {
+            parent
+                .section_name
+                .as_ref()
+                .is_none_or(|name| *name == one.spec.name)
+        })
+        .filter(|(_, one)| parent.port.is_none_or(|port| port == one.spec.port))
+        .collect();
+    if named.is_empty() {
+        let message = "there is no listener with this sectionName and port";
+        return Err(Problem::new(NO_PARENT, message));
+    }
+    let mut allowed = named;
+    allowed.retain(|(_, one)| is_allowed(lookup, one, route));
+    if allowed.is_empty() {
+        let message = format!(
+            "no listener lets a {} of the namespace {} be attached",
+            route.id.kind, route.meta.namespace
+        );
+        return Err(Problem::new(NOT_ALLOWED, message));
+    }
+    allowed.retain(|(_, one)| !route.hosts_at(&one.host).is_empty());
+    if allowed.is_empty() {
+        let message = "no listener has a host in common with the route";
+        return Err(Problem::new("NoMatchingListenerHostname", message));
+    }
+    Ok(allowed.into_iter().map(|(at, _)| at).collect())
+}
+
+fn is_allowed(lookup: &Lookup<'_>, listener: &ListenerPlan<'_>, route: &Route<'_>) -> bool {
+    let allowed = listener.spec.allowed_routes.as_ref();
+    let namespaces = allowed.and_then(|allowed| allowed.namespaces.as_ref());
+    let pair = (listener.namespace, &*route.meta.namespace);
+    listener.kinds.contains(&route.id.kind) && lookup.selects(namespaces, "Same", pair)
+}
+
+/// The kinds of routes that have the requests for hosts of listeners. HTTPRoutes and GRPCRoutes do
+/// not share a host: the oldest route decides.
+#[derive(Default)]
+struct Requests(BTreeMap<(usize, usize), Vec<(RouteKind, BTreeSet<String>)>>);
+
+impl Requests {
+    /// Takes the hosts of a route at listeners, and leaves out listeners where others have them.
+    fn take(
+        &mut self,
+        gateway: usize,
+        plan: &GatewayPlan<'_>,
+        route: &Route<'_>,
+        mut listeners: Vec<usize>,
+    ) -> Result<Vec<usize>, Problem> {
+        let kind = route.id.kind;
+        if !matches!(kind, RouteKind::Http | RouteKind::Grpc) {
+            return Ok(listeners);
+        }
+        let hosts_at = |listener: usize| route.hosts_at(&plan.listeners[listener].host);
+        listeners.retain(|listener| {
+            let own = hosts_at(*listener);
+            let mut others = self.0.get(&(gateway, *listener)).into_iter().flatten();
+            !others.any(|(other, hosts)| *other != kind && overlap(&own, hosts))
+        });
+        if listeners.is_empty() {
+            let message = "an older HTTPRoute or GRPCRoute has a host in common with the route";
+            return Err(Problem::new(NOT_ALLOWED, message));
+        }
+        for listener in &listeners {
+            let taken = self.0.entry((gateway, *listener)).or_default();
+            taken.push((kind, hosts_at(*listener)));
+        }
+        Ok(listeners)
+    }
+}
+
+fn overlap(own: &BTreeSet<String>, others: &BTreeSet<String>) -> bool {
+    let common = |a: &String, b: &String| covers(a, b) || covers(b, a);
+    own.iter()
+        .any(|own| others.iter().any(|other| common(own, other)))
+}

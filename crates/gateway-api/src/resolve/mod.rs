@@ -1,0 +1,265 @@
+//! From what a cluster has to what becomes of it.
+//!
+//! ```text
+//! class ─► gateway ─► listener ─► conflicts ─► attach ─► http, plain ─► tables ─► serve
+//!                        │                                   │
+//!                     lookup: grants, Secrets, ConfigMaps   backend ◄─ policy
+//! ```
+
+mod attach;
+mod backend;
+mod class;
+mod clients;
+mod conflicts;
+mod features;
+mod filters;
+mod gateway;
+mod http;
+mod listener;
+mod lookup;
+mod plain;
+mod policy;
+mod programmed;
+mod route;
+mod serve;
+mod tables;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use legate_routes::WeightedBackend;
+
+use self::attach::Attachment;
+use self::backend::{Found, Site};
+use self::gateway::GatewayPlan;
+use self::http::Ranked;
+use self::lookup::Lookup;
+use self::policy::Policies;
+use self::route::{Route, Spec};
+use self::tables::{Attached, Place};
+use crate::condition::{ACCEPTED, Condition, Problem, RESOLVED};
+use crate::kind::Protocol;
+use crate::object::Key;
+use crate::outcome::{Outcome, ParentVerdict, RouteId, RouteVerdict};
+use crate::types::GROUP;
+use crate::world::World;
+
+/// What becomes of everything in a cluster.
+#[must_use]
+pub fn resolve(world: &World) -> Outcome {
+    let lookup = Lookup::new(world);
+    let policies = Policies::new(&lookup);
+    let classes = class::classes(world);
+    let mut gateways = gateways(&lookup, &classes);
+    let routes = route::routes(world);
+    let attached = attach::attach(&lookup, &gateways, &routes);
+    let made: Vec<_> = routes
+        .iter()
+        .zip(&attached)
+        .map(|(route, attached)| make(&lookup, &policies, &gateways, (route, attached)))
+        .collect();
+    count(&mut gateways, &routes, &attached, &made);
+    let verdicts = classes.iter();
+    let mut outcome = Outcome {
+        classes: verdicts
+            .map(|(name, class)| ((*name).to_owned(), class.verdict(world)))
+            .collect(),
+        routes: verdicts_of_routes(&routes, &attached, &made),
+        ..Outcome::default()
+    };
+    let mut by_gateway = vec![Vec::new(); gateways.len()];
+    for one in made.iter().flat_map(|one| &one.at) {
+        by_gateway[one.gateway].push(one);
+    }
+    let mut users = Vec::new();
+    for (gateway, here) in gateways.iter().zip(by_gateway) {
+        let key = gateway.object.meta.key();
+        outcome.gateways.insert(key.clone(), gateway.verdict());
+        outcome.listener_sets.extend(gateway.set_verdicts());
+        let services = here.iter().flat_map(|one| one.services.iter().cloned());
+        users.push((key.clone(), services.collect()));
+        if gateway.is_served() {
+            let places = places(gateway, &here);
+            outcome.served.insert(key, serve::served(gateway, places));
+        }
+    }
+    outcome.policies = policies.verdicts(&users);
+    outcome
+}
+
+/// The gateways of these classes, the oldest first.
+fn gateways<'a>(
+    lookup: &Lookup<'a>,
+    classes: &'a BTreeMap<&str, class::Class<'a>>,
+) -> Vec<GatewayPlan<'a>> {
+    let world = lookup.world;
+    let mut sets: Vec<_> = world.listener_sets.iter().collect();
+    sets.sort_by_key(|set| set.meta.age());
+    let mut by_gateway = BTreeMap::<_, Vec<_>>::new();
+    for set in sets {
+        let parent = &set.spec.parent_ref;
+        let group = parent.group.as_deref().unwrap_or(GROUP);
+        let kind = parent.kind.as_deref().unwrap_or("Gateway");
+        let namespace = parent.namespace.as_ref().unwrap_or(&set.meta.namespace);
+        if group == GROUP && kind == "Gateway" {
+            let key = Key::new(namespace, &parent.name);
+            by_gateway.entry(key).or_default().push(set);
+        }
+    }
+    let mut objects: Vec<_> = world.gateways.iter().collect();
+    objects.sort_by_key(|object| object.meta.age());
+    let own = objects.into_iter().filter_map(|object| {
+        let class = classes.get(object.spec.gateway_class_name.as_str())?;
+        let sets = by_gateway.get(&object.meta.key());
+        let sets = sets.map_or(&[][..], |sets| sets);
+        Some(gateway::plan(lookup, class, object, sets))
+    });
+    own.collect()
+}
+
+/// What was made of a route.
+struct Made<'a> {
+    found: Found,
+    /// At each listener to which it is attached, once.
+    at: Vec<AtListener<'a>>,
+}
+
+struct AtListener<'a> {
+    gateway: usize,
+    listener: usize,
+    services: BTreeSet<Key>,
+    attached: Attached<'a>,
+}
+
+fn make<'a>(
+    lookup: &Lookup<'_>,
+    policies: &Policies<'_>,
+    gateways: &[GatewayPlan<'_>],
+    (route, attached): (&'a Route<'a>, &[Attachment<'_>]),
+) -> Made<'a> {
+    let mut places = BTreeSet::new();
+    for attachment in attached {
+        for listener in attachment.listeners.iter().flatten() {
+            places.insert((attachment.gateway, *listener));
+        }
+    }
+    let site = |port, is_secure, presented| Site {
+        lookup,
+        policies,
+        route,
+        port,
+        is_secure,
+        presented,
+    };
+    let mut found = Found::default();
+    let mut at = Vec::new();
+    for (gateway, listener) in places {
+        let plan = &gateways[gateway];
+        let own = &plan.listeners[listener];
+        let is_secure = own.protocol.is_some_and(Protocol::is_secure);
+        let site = site(own.spec.port, is_secure, plan.presented.as_ref());
+        found = Found::default();
+        let (rules, connections) = rules(&site, &mut found);
+        at.push(AtListener {
+            gateway,
+            listener,
+            services: found.services.clone(),
+            attached: Attached {
+                route,
+                rules,
+                connections,
+            },
+        });
+    }
+    if at.is_empty() {
+        // What it refers to is told even if it is attached nowhere.
+        rules(&site(80, false, None), &mut found);
+    }
+    Made { found, at }
+}
+
+/// The rules of a route, or where its connections go.
+fn rules(site: &Site<'_>, found: &mut Found) -> (Vec<Ranked>, Vec<WeightedBackend>) {
+    match site.route.spec {
+        Spec::Http(object) => (http::http(site, object, found), Vec::new()),
+        Spec::Grpc(object) => (http::grpc(site, object, found), Vec::new()),
+        Spec::Plain(rules, paths) => {
+            let connections = plain::connections(site, (rules, paths), found);
+            (Vec::new(), connections)
+        }
+    }
+}
+
+/// Counts the routes that listeners have accepted.
+fn count(
+    gateways: &mut [GatewayPlan<'_>],
+    routes: &[Route<'_>],
+    attached: &[Vec<Attachment<'_>>],
+    made: &[Made<'_>],
+) {
+    for ((route, attached), made) in routes.iter().zip(attached).zip(made) {
+        if !made.found.findings.is_served {
+            continue;
+        }
+        for attachment in attached {
+            let plan = &mut gateways[attachment.gateway];
+            for listener in attachment.listeners.iter().flatten() {
+                plan.listeners[*listener].attached.insert(route.id.clone());
+            }
+        }
+    }
+}
+
+fn verdicts_of_routes(
+    routes: &[Route<'_>],
+    attached: &[Vec<Attachment<'_>>],
+    made: &[Made<'_>],
+) -> BTreeMap<RouteId, RouteVerdict> {
+    const UNSUPPORTED: &str = "UnsupportedValue";
+    let mut verdicts = BTreeMap::new();
+    for ((route, attached), made) in routes.iter().zip(attached).zip(made) {
+        if attached.is_empty() {
+            continue;
+        }
+        let findings = &made.found.findings;
+        let unserved = (!findings.unserved.is_empty())
+            .then(|| Problem::new(UNSUPPORTED, findings.unserved.join("; ")));
+        let parents = attached.iter().map(|attachment| {
+            let refused = attachment.listeners.as_ref().err();
+            let nothing = unserved.as_ref().filter(|_| !findings.is_served);
+            let problem = refused.or(nothing);
+            let mut conditions = vec![
+                Condition::unless(ACCEPTED, ACCEPTED, problem),
+                Condition::unless(RESOLVED, RESOLVED, findings.unresolved.as_ref()),
+            ];
+            if let Some(part) = unserved.as_ref().filter(|_| findings.is_served) {
+                let partially = Condition::holds("PartiallyInvalid", part.reason);
+                conditions.push(partially.saying(&part.message));
+            }
+            ParentVerdict {
+                parent: attachment.parent.clone(),
+                conditions,
+            }
+        });
+        let verdict = RouteVerdict {
+            generation: route.meta.generation,
+            parents: parents.collect(),
+        };
+        verdicts.insert(route.id.clone(), verdict);
+    }
+    verdicts
+}
+
+/// The listeners of a gateway that can be told apart, with their routes if they are served.
+fn places<'a>(gateway: &'a GatewayPlan<'a>, here: &[&AtListener<'a>]) -> Vec<Place<'a>> {
+    let listeners = gateway.listeners.iter().enumerate();
+    let distinct = listeners.filter(|(_, one)| one.conflict.is_none() && one.protocol.is_some());
+    let places = distinct.map(|(place, listener)| {
+        let attached = here.iter().filter(|one| one.listener == place);
+        let attached = attached.filter(|_| listener.is_served());
+        Place {
+            listener,
+            attached: attached.map(|one| one.attached.clone()).collect(),
+        }
+    });
+    places.collect()
+}

@@ -1,0 +1,93 @@
+//! Everything that is known of a cluster at one moment.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use legate_model::ServiceName;
+
+use crate::object::{Key, Object};
+use crate::types::{
+    BackendTlsPolicy, Gateway, GatewayAddress, GatewayClass, GrpcRoute, HttpRoute, ListenerSet,
+    ParametersReference, PlainRoute, ReferenceGrant, TlsRoute,
+};
+
+/// What is known of a cluster. The order of its lists means nothing.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct World {
+    /// The name of the controller, which classes of its own have.
+    pub controller: String,
+    /// The version of the Gateway API whose kinds the cluster has, as in `v1.6.3`.
+    pub bundle: Option<String>,
+    /// Whether these are the kinds of the experimental channel, which have more fields.
+    pub experimental: bool,
+    /// The classes, also those of others.
+    pub classes: Vec<Object<GatewayClass>>,
+    /// The gateways of all classes.
+    pub gateways: Vec<Object<Gateway>>,
+    /// The ListenerSets.
+    pub listener_sets: Vec<Object<ListenerSet>>,
+    /// The HTTPRoutes.
+    pub http_routes: Vec<Object<HttpRoute>>,
+    /// The GRPCRoutes.
+    pub grpc_routes: Vec<Object<GrpcRoute>>,
+    /// The TLSRoutes.
+    pub tls_routes: Vec<Object<TlsRoute>>,
+    /// The TCPRoutes.
+    pub tcp_routes: Vec<Object<PlainRoute>>,
+    /// The UDPRoutes.
+    pub udp_routes: Vec<Object<PlainRoute>>,
+    /// The ReferenceGrants.
+    pub grants: Vec<Object<ReferenceGrant>>,
+    /// The BackendTLSPolicies.
+    pub policies: Vec<Object<BackendTlsPolicy>>,
+    /// The Services.
+    pub services: BTreeMap<Key, Service>,
+    /// The MeshServices, which are names for services of the mesh, wherever these are.
+    pub mesh_services: BTreeMap<Key, ServiceName>,
+    /// The Secrets, and why one has no certificate with its key.
+    pub certificates: BTreeMap<Key, Result<(), String>>,
+    /// The ConfigMaps: their certificates of authorities in PEM, or why they have none.
+    pub authorities: BTreeMap<Key, Result<String, String>>,
+    /// The labels of the namespaces.
+    pub namespaces: BTreeMap<String, BTreeMap<String, String>>,
+    /// The objects with settings of the infrastructure that exist.
+    pub parameters: BTreeSet<ParametersReference>,
+    /// What was made for gateways.
+    pub fronts: BTreeMap<Key, Front>,
+}
+
+/// A Service.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Service {
+    /// Whether it only stands for a name outside of the cluster.
+    pub external_name: bool,
+    /// Its ports.
+    pub ports: Vec<ServicePort>,
+}
+
+/// A port of a Service.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ServicePort {
+    /// The number.
+    pub port: u16,
+    /// The name; empty if it has none.
+    pub name: String,
+    /// Whether it is for datagrams.
+    pub udp: bool,
+    /// What it understands.
+    pub app_protocol: Option<String>,
+}
+
+/// What was made for a gateway: the proxies and the Service in front of them.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Front {
+    /// The addresses of the Service.
+    pub addresses: Vec<GatewayAddress>,
+    /// Whether a proxy is ready.
+    pub ready: bool,
+    /// The generation of the gateway that a proxy has acknowledged.
+    pub generation: i64,
+    /// The same of its ListenerSets.
+    pub sets: BTreeMap<Key, i64>,
+    /// Why the proxies have refused what is on a port.
+    pub rejected: BTreeMap<u16, String>,
+}

@@ -1,0 +1,385 @@
+//! What holds for every cluster.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use legate_gateway_api::{Key, Outcome, RouteKind, World, resolve};
+use legate_routes::{Action, Certificate, Content, Listener, Rule, Target, Tls, WeightedBackend};
+use proptest::prelude::*;
+use proptest::sample::select;
+use serde_json::{Value, json};
+
+use crate::support::{CLASS, grant, later, object, world};
+
+const HOSTS: [&str; 6] = ["", "*.test", "a.test", "b.test", "*.b.test", "x.b.test"];
+const NAMESPACES: [&str; 2] = ["infra", "other"];
+const GATEWAYS: [&str; 3] = ["infra/g1", "infra/g2", "other/g1"];
+
+fn hosts() -> impl Strategy<Value = Vec<&'static str>> {
+    prop::collection::vec(select(&HOSTS[1..]), 0..3)
+}
+
+fn reference() -> impl Strategy<Value = Value> {
+    let names = select(vec!["a", "b", "missing"]);
+    let namespaces = select(vec![None, Some("infra"), Some("other")]);
+    let ports = select(vec![80, 81, 53, 9]);
+    (names, namespaces, ports, 0..3).prop_map(|(name, namespace, port, weight)| {
+        json!({"name": name, "namespace": namespace, "port": port, "weight": weight})
+    })
+}
+
+fn listener() -> impl Strategy<Value = Value> {
+    let protocols = select(vec![
+        "HTTP", "HTTP", "HTTPS", "HTTPS", "TLS", "TCP", "UDP", "ODD",
+    ]);
+    let certificates = select(vec![
+        json!([{"name": "cert"}]),
+        json!([{"name": "cert", "namespace": "other"}]),
+        json!([{"name": "bad"}]),
+    ]);
+    let from = select(vec!["All", "Same"]);
+    let port = select(vec![80_u16, 443]);
+    let odd = prop::bool::weighted(0.1);
+    (protocols, select(&HOSTS[..]), certificates, from, port, odd).prop_map(
+        |(protocol, host, certificates, from, port, odd)| {
+            let mut listener = json!({
+                "port": port, "protocol": protocol, "hostname": host,
+                "allowedRoutes": {"namespaces": {"from": from}},
+            });
+            match protocol {
+                "HTTPS" => listener["tls"] = json!({"certificateRefs": certificates}),
+                "TLS" => listener["tls"] = json!({"mode": "Passthrough"}),
+                _ => {}
+            }
+            if odd {
+                listener["odd"] = json!(true);
+            }
+            listener
+        },
+    )
+}
+
+fn listeners() -> impl Strategy<Value = Value> {
+    prop::collection::vec(listener(), 1..5).prop_map(|mut all| {
+        for (at, listener) in all.iter_mut().enumerate() {
+            listener["name"] = json!(format!("l{at}"));
+        }
+        json!(all)
+    })
+}
+
+fn parents() -> impl Strategy<Value = Value> {
+    let gateways = select(vec!["g1", "g2", "unknown", "s"]);
+    let sections = select(vec![None, None, None, Some("l0"), Some("l1")]);
+    let one =
+        (gateways, select(&NAMESPACES[..]), sections).prop_map(|(name, namespace, section)| {
+            let kind = if name == "s" {
+                "ListenerSet"
+            } else {
+                "Gateway"
+            };
+            json!({"kind": kind, "name": name, "namespace": namespace, "sectionName": section})
+        });
+    prop::collection::vec(one, 1..4).prop_map(|all| json!(all))
+}
+
+fn rule() -> impl Strategy<Value = Value> {
+    let paths = prop::collection::vec(select(vec!["/", "/a", "/b/"]), 0..3);
+    let references = prop::collection::vec(reference(), 0..3);
+    (paths, references, prop::bool::weighted(0.2)).prop_map(|(paths, references, odd)| {
+        let matches: Vec<_> = paths
+            .iter()
+            .map(|path| json!({"path": {"value": path}}))
+            .collect();
+        let mut rule = json!({"matches": matches, "backendRefs": references});
+        if odd {
+            rule["odd"] = json!(true);
+        }
+        rule
+    })
+}
+
+fn route() -> impl Strategy<Value = (&'static str, Value, usize, &'static str)> {
+    let kinds = select(vec![
+        "HTTPRoute",
+        "HTTPRoute",
+        "HTTPRoute",
+        "GRPCRoute",
+        "TLSRoute",
+        "TCPRoute",
+        "UDPRoute",
+    ]);
+    let rules = prop::collection::vec(rule(), 1..4);
+    (
+        kinds,
+        parents(),
+        hosts(),
+        rules,
+        0_usize..3,
+        select(&NAMESPACES[..]),
+    )
+        .prop_map(|(kind, parents, hosts, rules, age, namespace)| {
+            let rules: Vec<_> = match kind {
+                "HTTPRoute" => rules,
+                // These have other conditions, or none.
+                _ => rules
+                    .into_iter()
+                    .take(if kind == "GRPCRoute" { 3 } else { 1 })
+                    .map(|rule| json!({"backendRefs": rule["backendRefs"]}))
+                    .collect(),
+            };
+            let mut spec = json!({"parentRefs": parents, "rules": rules});
+            if matches!(kind, "HTTPRoute" | "GRPCRoute" | "TLSRoute") {
+                spec["hostnames"] = json!(hosts);
+            }
+            (kind, spec, age, namespace)
+        })
+}
+
+fn documents() -> impl Strategy<Value = Vec<Value>> {
+    let gateways = prop::collection::vec((select(&GATEWAYS[..]), listeners()), 1..4);
+    let sets = prop::option::of((select(&NAMESPACES[..]), listeners(), 0_usize..3));
+    let routes = prop::collection::vec(route(), 0..6);
+    let from = select(vec!["HTTPRoute", "TCPRoute", "Gateway", "ListenerSet"]);
+    let to = select(vec!["Service", "Secret"]);
+    let grants = prop::collection::vec((from, to, select(&NAMESPACES[..])), 0..4);
+    (gateways, sets, routes, grants).prop_map(|(gateways, set, routes, grants)| {
+        let mut all = BTreeMap::new();
+        for (name, listeners) in gateways {
+            let spec = json!({
+                "gatewayClassName": CLASS, "listeners": listeners,
+                "allowedListeners": {"namespaces": {"from": "All"}},
+            });
+            all.insert(name.to_owned(), object("Gateway", name, spec));
+        }
+        if let Some((namespace, listeners, age)) = set {
+            let parent = json!({"name": "g1", "namespace": "infra"});
+            let spec = json!({"parentRef": parent, "listeners": listeners});
+            let set = object("ListenerSet", &format!("{namespace}/s"), spec);
+            all.insert("set".to_owned(), later(age, set));
+        }
+        for (at, (kind, spec, age, namespace)) in routes.into_iter().enumerate() {
+            let name = format!("{namespace}/r{at}");
+            let route = later(age, object(kind, &name, spec));
+            all.insert(name, route);
+        }
+        for (at, (from, to, namespace)) in grants.into_iter().enumerate() {
+            let other = if namespace == "infra" {
+                "other"
+            } else {
+                "infra"
+            };
+            let mut grant = grant(namespace, (from, other), json!({"group": "", "kind": to}));
+            let name = format!("grant{at}");
+            grant["metadata"]["name"] = json!(name);
+            all.insert(name, grant);
+        }
+        all.into_values().collect()
+    })
+}
+
+fn content_backends(content: &Content) -> Vec<&WeightedBackend> {
+    match content {
+        Content::Tcp(all) => all.iter().collect(),
+        Content::Http(hosts) => {
+            let rules = hosts.iter().flat_map(|host| &host.rules);
+            rules
+                .flat_map(|rule| match &rule.action {
+                    Action::Forward(all) => &all[..],
+                    _ => &[],
+                })
+                .collect()
+        }
+    }
+}
+
+fn rules(listener: &Listener) -> impl Iterator<Item = &Rule> {
+    let hosts = listener.contents.iter().flat_map(|content| match content {
+        Content::Http(hosts) => &hosts[..],
+        Content::Tcp(_) => &[],
+    });
+    hosts.flat_map(|host| &host.rules)
+}
+
+/// Whether a kind of one namespace may refer to a kind of another one.
+fn is_granted(world: &World, (kind, from): (&str, &str), (to, namespace): (&str, &str)) -> bool {
+    let grants = world
+        .grants
+        .iter()
+        .filter(|grant| grant.meta.namespace == namespace);
+    from == namespace
+        || grants.into_iter().any(|grant| {
+            grant
+                .spec
+                .from
+                .iter()
+                .any(|one| one.kind == kind && one.namespace == from)
+                && grant.spec.to.iter().any(|one| one.kind == to)
+        })
+}
+
+/// Envoy refuses a port with a name twice, in routes or in filter chains.
+fn check_names(listener: &Listener) {
+    let mut names = BTreeSet::new();
+    for chain in &listener.chains {
+        assert!(chain.content < listener.contents.len());
+        for name in &chain.server_names {
+            assert!(names.insert(name), "{name} twice: {listener:?}");
+        }
+    }
+    let without = listener
+        .chains
+        .iter()
+        .filter(|chain| chain.server_names.is_empty());
+    assert!(without.count() <= 1, "{listener:?}");
+    for content in &listener.contents {
+        let Content::Http(hosts) = content else {
+            continue;
+        };
+        let mut domains = BTreeSet::new();
+        for domain in hosts.iter().flat_map(|host| &host.domains) {
+            assert!(domains.insert(domain), "{domain} twice: {hosts:?}");
+        }
+    }
+}
+
+/// What leads to another namespace has a grant.
+fn check_grants(world: &World, outcome: &Outcome) {
+    let kinds: BTreeMap<_, _> = outcome.routes.keys().map(|id| (&id.key, id.kind)).collect();
+    for (gateway, served) in &outcome.served {
+        for listener in &served.listeners {
+            check_names(listener);
+            for rule in rules(listener) {
+                let route = &rule.origin.route;
+                let from = Key::new(&route.tenancy.namespace, &route.name);
+                let Action::Forward(all) = &rule.action else {
+                    continue;
+                };
+                for backend in all {
+                    let Target::Backend(backend) = &backend.target else {
+                        continue;
+                    };
+                    let kind = kinds[&from].as_str();
+                    let to = ("Service", &*backend.namespace);
+                    assert!(is_granted(world, (kind, &from.namespace), to), "{rule:?}");
+                }
+            }
+            let chains = listener.chains.iter();
+            let terminated = chains.filter_map(|chain| match &chain.tls {
+                Tls::Terminated(tls) => Some(tls),
+                Tls::None | Tls::PassedThrough => None,
+            });
+            for certificate in terminated.flat_map(|tls| &tls.certificates) {
+                let Certificate::Secret(name) = certificate else {
+                    panic!("{certificate:?}")
+                };
+                let namespace = name.split('/').nth(1).unwrap();
+                let to = ("Secret", namespace);
+                let sets = world.listener_sets.iter().map(|set| &*set.meta.namespace);
+                let mut own = sets.map(|set| ("ListenerSet", set));
+                let permitted = is_granted(world, ("Gateway", &gateway.namespace), to)
+                    || own.any(|from| is_granted(world, from, to));
+                assert!(permitted, "{name}");
+            }
+        }
+    }
+}
+
+/// Each reference of a route to a gateway of this controller has one verdict.
+fn check_parents(world: &World, outcome: &Outcome) {
+    let count = |namespace: &str, parents: &[legate_gateway_api::types::ParentReference]| {
+        let own = parents.iter().filter(|parent| {
+            let namespace = parent.namespace.as_deref().unwrap_or(namespace);
+            let key = Key::new(namespace, &parent.name);
+            match parent.kind.as_deref() {
+                Some("ListenerSet") => outcome.listener_sets.contains_key(&key),
+                _ => outcome.gateways.contains_key(&key),
+            }
+        });
+        own.count()
+    };
+    let mut expected = BTreeMap::new();
+    let mut add = |kind, meta: &legate_gateway_api::Meta, parents: &[_]| {
+        expected.insert((kind, meta.key()), count(&meta.namespace, parents));
+    };
+    for route in &world.http_routes {
+        add(RouteKind::Http, &route.meta, &route.spec.parent_refs);
+    }
+    for route in &world.grpc_routes {
+        add(RouteKind::Grpc, &route.meta, &route.spec.parent_refs);
+    }
+    for route in &world.tls_routes {
+        add(RouteKind::Tls, &route.meta, &route.spec.parent_refs);
+    }
+    for route in &world.tcp_routes {
+        add(RouteKind::Tcp, &route.meta, &route.spec.parent_refs);
+    }
+    for route in &world.udp_routes {
+        add(RouteKind::Udp, &route.meta, &route.spec.parent_refs);
+    }
+    expected.retain(|_, count| *count > 0);
+    let found = outcome.routes.iter();
+    let found: BTreeMap<_, _> = found
+        .map(|(id, verdict)| ((id.kind, id.key.clone()), verdict.parents.len()))
+        .collect();
+    assert_eq!(found, expected);
+    for parent in outcome.routes.values().flat_map(|verdict| &verdict.parents) {
+        let kinds: Vec<_> = parent.conditions.iter().map(|one| one.kind).collect();
+        assert_eq!(kinds[..2], ["Accepted", "ResolvedRefs"]);
+    }
+}
+
+/// A host that has rules of a route has all of them.
+fn check_completeness(world: &World, outcome: &Outcome) {
+    let mut written = BTreeMap::new();
+    for route in &world.http_routes {
+        let conditions = route
+            .spec
+            .rules
+            .iter()
+            .map(|rule| rule.matches.len().max(1));
+        written.insert(route.meta.key(), conditions.sum::<usize>());
+    }
+    for listener in outcome.served.values().flat_map(|one| &one.listeners) {
+        for content in &listener.contents {
+            let Content::Http(hosts) = content else {
+                continue;
+            };
+            for host in hosts {
+                let mut found = BTreeMap::<_, usize>::new();
+                for rule in &host.rules {
+                    let route = &rule.origin.route;
+                    let key = Key::new(&route.tenancy.namespace, &route.name);
+                    *found.entry(key).or_default() += 1;
+                }
+                for (key, count) in found {
+                    if let Some(written) = written.get(&key) {
+                        assert_eq!(count, *written, "{key} at {:?}", host.domains);
+                    }
+                }
+            }
+        }
+        let all = listener.contents.iter().flat_map(content_backends);
+        for backend in all {
+            assert!(backend.weight > 0);
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(300))]
+
+    #[test]
+    fn every_cluster_is_resolved((documents, shuffled) in documents().prop_flat_map(|documents| {
+        (Just(documents.clone()), Just(documents).prop_shuffle())
+    })) {
+        let world = world(&documents);
+        let outcome = resolve(&world);
+        check_grants(&world, &outcome);
+        check_parents(&world, &outcome);
+        check_completeness(&world, &outcome);
+        // Gateways come first in both, because their proxies know the ListenerSets.
+        let mut shuffled = shuffled;
+        shuffled.sort_by_key(|one| one["kind"] != "Gateway");
+        prop_assert_eq!(outcome, resolve(&crate::support::world(&shuffled)));
+    }
+}

@@ -1,0 +1,354 @@
+//! Small clusters, and what becomes of them in few words.
+
+use legate_gateway_api::types::GatewayAddress;
+use legate_gateway_api::{
+    Condition, Front, Key, Object, Outcome, RouteKind, Served, Service, ServicePort, World, resolve,
+};
+use legate_routes::{
+    Action, Chain, Content, PathMatch, Target, TextMatch, Tls, VirtualHost, WeightedBackend, covers,
+};
+use serde_json::{Value, json};
+
+/// The class of the gateways in tests.
+pub(crate) const CLASS: &str = "mesh";
+
+/// An object of the namespace `infra`, or of that before a slash.
+pub(crate) fn object(kind: &str, name: &str, spec: Value) -> Value {
+    let (namespace, name) = name.split_once('/').unwrap_or(("infra", name));
+    json!({
+        "kind": kind,
+        "metadata": {
+            "namespace": namespace, "name": name, "generation": 1,
+            "creationTimestamp": "2026-01-01T00:00:00Z",
+        },
+        "spec": spec,
+    })
+}
+
+/// The same object, made so many seconds later.
+pub(crate) fn later(seconds: usize, mut object: Value) -> Value {
+    object["metadata"]["creationTimestamp"] = json!(format!("2026-01-01T00:00:{seconds:02}Z"));
+    object
+}
+
+/// A gateway with these listeners.
+pub(crate) fn gateway(listeners: Value) -> Value {
+    let spec = json!({"gatewayClassName": CLASS, "listeners": listeners});
+    object("Gateway", "gw", spec)
+}
+
+/// A listener that routes of all namespaces may be attached to.
+pub(crate) fn listener(name: &str, port: u16, protocol: &str, hostname: &str) -> Value {
+    let mut listener = json!({
+        "name": name, "port": port, "protocol": protocol,
+        "allowedRoutes": {"namespaces": {"from": "All"}},
+    });
+    if !hostname.is_empty() {
+        listener["hostname"] = json!(hostname);
+    }
+    match protocol {
+        "HTTPS" => listener["tls"] = json!({"certificateRefs": [{"name": "cert"}]}),
+        "TLS" => listener["tls"] = json!({"mode": "Passthrough"}),
+        _ => {}
+    }
+    listener
+}
+
+/// A route for the gateway.
+pub(crate) fn route(kind: &str, name: &str, hostnames: Value, rules: Value) -> Value {
+    let mut spec = json!({
+        "parentRefs": [{"name": "gw", "namespace": "infra"}],
+        "rules": rules,
+    });
+    if hostnames != json!([]) {
+        spec["hostnames"] = hostnames;
+    }
+    object(kind, name, spec)
+}
+
+/// A rule for a path, to one of the Services.
+pub(crate) fn to(path: &str, service: &str) -> Value {
+    json!({
+        "matches": [{"path": {"type": "PathPrefix", "value": path}}],
+        "backendRefs": [{"name": service, "port": 80}],
+    })
+}
+
+/// A grant for references from a kind of a namespace.
+pub(crate) fn grant(namespace: &str, from: (&str, &str), to: Value) -> Value {
+    let (kind, from) = from;
+    object(
+        "ReferenceGrant",
+        &format!("{namespace}/grant"),
+        json!({
+            "from": [{"group": "gateway.networking.k8s.io", "kind": kind, "namespace": from}],
+            "to": [to],
+        }),
+    )
+}
+
+fn key(document: &Value) -> Key {
+    let text = |field: &str| document["metadata"][field].as_str().unwrap_or_default();
+    Key::new(text("namespace"), text("name"))
+}
+
+fn labels(document: &Value) -> std::collections::BTreeMap<String, String> {
+    serde_json::from_value(document["metadata"]["labels"].clone()).unwrap_or_default()
+}
+
+/// A cluster with these objects. It has Services `a`, `b` and `c` in the namespaces `infra` and
+/// `other`, a certificate `cert` and an authority `ca` in both, and working proxies for each gateway.
+pub(crate) fn world(objects: &[Value]) -> World {
+    let mut world = World {
+        controller: "legate".to_owned(),
+        bundle: Some("v1.6.3".to_owned()),
+        ..World::default()
+    };
+    let class = object("GatewayClass", CLASS, json!({"controllerName": "legate"}));
+    world.classes.push(Object::decode(&class));
+    for namespace in ["infra", "other"] {
+        world.namespaces.insert(namespace.to_owned(), [].into());
+        for name in ["a", "b", "c"] {
+            let port = |port, name: &str, udp, protocol: &str| ServicePort {
+                port,
+                name: name.to_owned(),
+                udp,
+                app_protocol: Some(protocol.to_owned()),
+            };
+            let service = Service {
+                external_name: false,
+                ports: vec![
+                    port(80, "http", false, "http"),
+                    port(443, "https", false, "https"),
+                    port(81, "h2c", false, "kubernetes.io/h2c"),
+                    port(53, "dns", true, ""),
+                ],
+            };
+            world.services.insert(Key::new(namespace, name), service);
+        }
+        let good = Ok("-----BEGIN CERTIFICATE-----".to_owned());
+        world.authorities.insert(Key::new(namespace, "ca"), good);
+        let bad = Err("ca.crt is empty".to_owned());
+        world.authorities.insert(Key::new(namespace, "bad"), bad);
+        world
+            .certificates
+            .insert(Key::new(namespace, "cert"), Ok(()));
+        let bad = Err("tls.crt is not a certificate".to_owned());
+        world.certificates.insert(Key::new(namespace, "bad"), bad);
+    }
+    for document in objects {
+        add(&mut world, document);
+    }
+    world
+}
+
+fn add(world: &mut World, document: &Value) {
+    match document["kind"].as_str().unwrap() {
+        "GatewayClass" => world.classes.push(Object::decode(document)),
+        "Gateway" => {
+            let front = Front {
+                addresses: vec![GatewayAddress {
+                    r#type: Some("IPAddress".to_owned()),
+                    value: "10.0.0.1".to_owned(),
+                }],
+                ready: true,
+                generation: i64::MAX,
+                ..Front::default()
+            };
+            world.fronts.insert(key(document), front);
+            world.gateways.push(Object::decode(document));
+        }
+        "ListenerSet" => {
+            for front in world.fronts.values_mut() {
+                front.sets.insert(key(document), i64::MAX);
+            }
+            world.listener_sets.push(Object::decode(document));
+        }
+        "HTTPRoute" => world.http_routes.push(Object::decode(document)),
+        "GRPCRoute" => world.grpc_routes.push(Object::decode(document)),
+        "TLSRoute" => world.tls_routes.push(Object::decode(document)),
+        "TCPRoute" => world.tcp_routes.push(Object::decode(document)),
+        "UDPRoute" => world.udp_routes.push(Object::decode(document)),
+        "ReferenceGrant" => world.grants.push(Object::decode(document)),
+        "BackendTLSPolicy" => world.policies.push(Object::decode(document)),
+        "Namespace" => {
+            let name = key(document).name;
+            world.namespaces.insert(name, labels(document));
+        }
+        other => panic!("{other}"),
+    }
+}
+
+/// What becomes of these objects.
+pub(crate) fn resolved(objects: &[Value]) -> Outcome {
+    resolve(&world(objects))
+}
+
+/// Conditions in few words: the type if it holds, with `!` if not, with the reason unless it is the
+/// same word.
+pub(crate) fn short(conditions: &[Condition]) -> String {
+    let each = conditions.iter().map(|one| {
+        let not = if one.holds { "" } else { "!" };
+        match one.reason == one.kind {
+            true => format!("{not}{}", one.kind),
+            false => format!("{not}{}:{}", one.kind, one.reason),
+        }
+    });
+    let kept = each.filter(|text| text != "!Conflicted:NoConflicts");
+    kept.collect::<Vec<_>>().join(" ")
+}
+
+/// What is said of the gateway and of each of its listeners, a line for each.
+pub(crate) fn of_gateway(outcome: &Outcome) -> Vec<String> {
+    let verdict = &outcome.gateways[&Key::new("infra", "gw")];
+    let mut lines = vec![short(&verdict.conditions)];
+    lines.extend(verdict.listeners.iter().map(|listener| {
+        let kinds = listener.supported_kinds.iter();
+        let kinds: Vec<_> = kinds.map(|kind| kind.kind.as_str()).collect();
+        format!(
+            "{} [{}] {}: {}",
+            listener.name,
+            kinds.join(" "),
+            listener.attached_routes,
+            short(&listener.conditions)
+        )
+    }));
+    lines
+}
+
+/// What is said of a route of the namespace `infra` for each parent.
+pub(crate) fn of_route(outcome: &Outcome, kind: RouteKind, name: &str) -> Vec<String> {
+    let (namespace, name) = name.split_once('/').unwrap_or(("infra", name));
+    let id = legate_gateway_api::RouteId {
+        kind,
+        key: Key::new(namespace, name),
+    };
+    let verdict = outcome.routes.get(&id);
+    let parents = verdict.into_iter().flat_map(|verdict| &verdict.parents);
+    parents.map(|one| short(&one.conditions)).collect()
+}
+
+/// What the gateway serves.
+pub(crate) fn served(outcome: &Outcome) -> &Served {
+    &outcome.served[&Key::new("infra", "gw")]
+}
+
+fn target(target: &Target) -> String {
+    match target {
+        Target::Service(service) => service.to_string(),
+        Target::Backend(one) => match &one.tls {
+            None => format!("{}/{}:{}", one.namespace, one.name, one.port),
+            Some(tls) => format!(
+                "{}/{}:{} as {}",
+                one.namespace, one.name, one.port, tls.server_name
+            ),
+        },
+        Target::Answer(status) => status.to_string(),
+    }
+}
+
+/// Backends in few words.
+pub(crate) fn backends(all: &[WeightedBackend]) -> String {
+    let each = all.iter().map(|one| match one.weight {
+        1 => target(&one.target),
+        weight => format!("{weight}*{}", target(&one.target)),
+    });
+    match all {
+        [] => "closed".to_owned(),
+        _ => each.collect::<Vec<_>>().join(" "),
+    }
+}
+
+/// What happens to a request.
+#[derive(Clone, Copy)]
+pub(crate) struct Asked<'a> {
+    pub(crate) port: u16,
+    pub(crate) server_name: &'a str,
+    pub(crate) host: &'a str,
+    pub(crate) path: &'a str,
+    pub(crate) headers: &'a [(&'a str, &'a str)],
+}
+
+/// A request in plain text.
+pub(crate) fn get<'a>(host: &'a str, path: &'a str) -> Asked<'a> {
+    Asked {
+        port: 80,
+        server_name: "",
+        host,
+        path,
+        headers: &[],
+    }
+}
+
+/// The chain for a server name: the one with the most specific name.
+fn chain<'a>(chains: &'a [Chain], server_name: &str) -> Option<&'a Chain> {
+    let rank = |chain: &Chain| {
+        let names = chain.server_names.iter();
+        let fitting = names.filter(|name| covers(name, server_name));
+        fitting
+            .map(|name| (!name.starts_with('*'), name.len()))
+            .max()
+    };
+    let by_name = chains
+        .iter()
+        .filter(|one| rank(one).is_some())
+        .max_by_key(|one| rank(one));
+    by_name.or_else(|| chains.iter().find(|one| one.server_names.is_empty()))
+}
+
+fn host<'a>(hosts: &'a [VirtualHost], name: &str) -> Option<&'a VirtualHost> {
+    let domains = hosts
+        .iter()
+        .flat_map(|host| host.domains.iter().map(move |one| (one, host)));
+    let fitting = domains.filter(|(domain, _)| covers(domain, name));
+    let best = fitting.max_by_key(|(domain, _)| (!domain.starts_with('*'), domain.len()));
+    best.map(|(_, host)| host)
+}
+
+/// What happens to a request, in few words.
+pub(crate) fn ask(outcome: &Outcome, asked: Asked<'_>) -> String {
+    let mut listeners = served(outcome).listeners.iter();
+    let Some(listener) = listeners.find(|one| one.port == asked.port) else {
+        return "refused".to_owned();
+    };
+    let Some(chain) = chain(&listener.chains, asked.server_name) else {
+        return "closed".to_owned();
+    };
+    let hosts = match &listener.contents[chain.content] {
+        Content::Tcp(all) => {
+            let how = match &chain.tls {
+                Tls::Terminated(_) => "ended ",
+                Tls::None | Tls::PassedThrough => "",
+            };
+            return format!("{how}{}", backends(all));
+        }
+        Content::Http(hosts) => hosts,
+    };
+    let Some(host) = host(hosts, asked.host) else {
+        return "404".to_owned();
+    };
+    let fits = |rule: &&legate_routes::Rule| {
+        let path = match &rule.matched.path {
+            PathMatch::Exact(path) => asked.path == path,
+            PathMatch::Prefix(path) => asked.path.starts_with(path.as_str()),
+            PathMatch::Segments(path) => {
+                let rest = asked.path.strip_prefix(path.as_str());
+                rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+            }
+            PathMatch::Regex(regex) => panic!("{regex}"),
+        };
+        let headers = rule.matched.headers.iter().all(|wanted| {
+            let mut given = asked.headers.iter();
+            given.any(|(name, value)| {
+                wanted.name == *name && wanted.value == TextMatch::Exact((*value).to_owned())
+            })
+        });
+        path && headers
+    };
+    match host.rules.iter().find(fits).map(|rule| &rule.action) {
+        None => host.otherwise.to_string(),
+        Some(Action::Answer(status)) => status.to_string(),
+        Some(Action::Redirect(redirect)) => format!("{redirect:?}"),
+        Some(Action::Forward(all)) => backends(all),
+    }
+}
