@@ -59,11 +59,9 @@ pub fn resolve(world: &World) -> Outcome {
         .collect();
     count(&mut gateways, &routes, &attached, &made);
     let verdicts = classes.iter();
+    let verdicts = verdicts.map(|(name, class)| ((*name).to_owned(), class.verdict(world)));
     let mut outcome = Outcome {
-        classes: verdicts
-            .map(|(name, class)| ((*name).to_owned(), class.verdict(world)))
-            .collect(),
-        routes: verdicts_of_routes(&routes, &attached, &made),
+        classes: verdicts.collect(),
         ..Outcome::default()
     };
     let mut by_gateway = vec![Vec::new(); gateways.len()];
@@ -71,17 +69,20 @@ pub fn resolve(world: &World) -> Outcome {
         by_gateway[one.gateway].push(one);
     }
     let mut users = Vec::new();
-    for (gateway, here) in gateways.iter().zip(by_gateway) {
+    let mut crowded = BTreeSet::new();
+    for (at, (gateway, here)) in gateways.iter().zip(by_gateway).enumerate() {
         let key = gateway.object.meta.key();
         outcome.gateways.insert(key.clone(), gateway.verdict());
         outcome.listener_sets.extend(gateway.set_verdicts());
         let services = here.iter().flat_map(|one| one.services.iter().cloned());
         users.push((key.clone(), services.collect()));
         if gateway.is_served() {
-            let places = places(gateway, &here);
-            outcome.served.insert(key, serve::served(gateway, places));
+            let (served, full) = serve::served(gateway, places(gateway, &here));
+            crowded.extend(full.into_iter().map(|listener| (at, listener)));
+            outcome.served.insert(key, served);
         }
     }
+    outcome.routes = verdicts_of_routes(&routes, &attached, (&made, &crowded));
     outcome.policies = policies.verdicts(&users);
     outcome
 }
@@ -209,10 +210,16 @@ fn count(
     }
 }
 
+/// Whether a route for many hosts gets the requests for one of them that the rules of routes with a
+/// more specific host do not match.
+const FALLS_THROUGH: &str = "FallsThrough";
+const TOO_MANY: &str = "the listener has too many rules: requests for a host are only for the \
+                        routes with the most specific host; name fewer hosts, or use more listeners";
+
 fn verdicts_of_routes(
     routes: &[Route<'_>],
     attached: &[Vec<Attachment<'_>>],
-    made: &[Made<'_>],
+    (made, crowded): (&[Made<'_>], &BTreeSet<(usize, usize)>),
 ) -> BTreeMap<RouteId, RouteVerdict> {
     const UNSUPPORTED: &str = "UnsupportedValue";
     let mut verdicts = BTreeMap::new();
@@ -234,6 +241,16 @@ fn verdicts_of_routes(
             if let Some(part) = unserved.as_ref().filter(|_| findings.is_served) {
                 let partially = Condition::holds("PartiallyInvalid", part.reason);
                 conditions.push(partially.saying(&part.message));
+            }
+            let mut listeners = attachment.listeners.iter().flatten();
+            let is_crowded = listeners.any(|one| crowded.contains(&(attachment.gateway, *one)));
+            if is_crowded && route.hosts.iter().any(|host| host.starts_with('*')) {
+                let problem = Problem::new("TooManyRules", TOO_MANY);
+                conditions.push(Condition::unless(
+                    FALLS_THROUGH,
+                    FALLS_THROUGH,
+                    Some(&problem),
+                ));
             }
             ParentVerdict {
                 parent: attachment.parent.clone(),
@@ -257,6 +274,7 @@ fn places<'a>(gateway: &'a GatewayPlan<'a>, here: &[&AtListener<'a>]) -> Vec<Pla
         let attached = here.iter().filter(|one| one.listener == place);
         let attached = attached.filter(|_| listener.is_served());
         Place {
+            at: place,
             listener,
             attached: attached.map(|one| one.attached.clone()).collect(),
         }

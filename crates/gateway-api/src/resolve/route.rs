@@ -125,13 +125,6 @@ impl Route<'_> {
         });
         common.collect()
     }
-
-    /// The most specific of its hosts that covers a host.
-    pub(super) fn host_for(&self, host: &str) -> Option<&str> {
-        let covering = self.hosts.iter().filter(|own| covers(own, host));
-        let best = covering.max_by_key(|own| specificity(own));
-        best.map(String::as_str)
-    }
 }
 
 /// Orders hosts: a name is more specific than a wildcard, and a longer wildcard than a shorter one.

@@ -3,9 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use legate_model::WILDCARD;
-use legate_routes::{
-    Certificate, Chain, Content, Datagrams, Listener, ServerTls, Tls, VirtualHost,
-};
+use legate_routes::{Certificate, Chain, Content, Datagrams, Listener, ServerTls, Tls};
 
 use super::backend::secret;
 use super::gateway::GatewayPlan;
@@ -14,8 +12,10 @@ use super::tables::{self, Place};
 use crate::kind::Protocol;
 use crate::outcome::{InfrastructurePlan, Served};
 
-/// What a gateway serves, from all its listeners that can be told apart.
-pub(super) fn served(gateway: &GatewayPlan<'_>, places: Vec<Place<'_>>) -> Served {
+/// What a gateway serves, from all its listeners that can be told apart, and the places of listeners
+/// with too many rules.
+pub(super) fn served(gateway: &GatewayPlan<'_>, places: Vec<Place<'_>>) -> (Served, Vec<usize>) {
+    let mut crowded = Vec::new();
     let mut by_port = BTreeMap::<_, Vec<_>>::new();
     for place in places {
         let is_udp = place.listener.protocol == Some(Protocol::Udp);
@@ -36,10 +36,10 @@ pub(super) fn served(gateway: &GatewayPlan<'_>, places: Vec<Place<'_>>) -> Serve
                 port,
                 backends: oldest(&here[0]),
             }),
-            false => served.listeners.push(listener(port, &here)),
+            false => served.listeners.push(listener(port, &here, &mut crowded)),
         }
     }
-    served
+    (served, crowded)
 }
 
 fn infrastructure(gateway: &GatewayPlan<'_>) -> InfrastructurePlan {
@@ -61,17 +61,21 @@ fn oldest(place: &Place<'_>) -> Vec<legate_routes::WeightedBackend> {
     oldest.map_or_else(Vec::new, |route| route.connections.clone())
 }
 
-fn listener(port: u16, here: &[Place<'_>]) -> Listener {
+fn listener(port: u16, here: &[Place<'_>], crowded: &mut Vec<usize>) -> Listener {
     let protocol = here[0].listener.protocol;
     let content = match protocol {
         Some(Protocol::Http) => {
-            let hosts = here.iter().flat_map(|place| tables::hosts(place, here));
-            let mut hosts: Vec<VirtualHost> = hosts.collect();
+            let mut hosts = Vec::new();
+            for place in here {
+                let made = tables::hosts(place, here);
+                crowded.extend(made.is_crowded.then_some(place.at));
+                hosts.extend(made.hosts);
+            }
             hosts.sort_by(|a, b| a.domains.cmp(&b.domains));
             Content::Http(hosts)
         }
         Some(Protocol::Tcp | Protocol::Udp) | None => Content::Tcp(oldest(&here[0])),
-        Some(_) => return by_name(port, here),
+        Some(_) => return by_name(port, here, crowded),
     };
     let plain = Chain {
         name: None,
@@ -87,7 +91,7 @@ fn listener(port: u16, here: &[Place<'_>]) -> Listener {
 }
 
 /// A port on which connections are chosen by server name.
-fn by_name(port: u16, here: &[Place<'_>]) -> Listener {
+fn by_name(port: u16, here: &[Place<'_>], crowded: &mut Vec<usize>) -> Listener {
     let mut port = Listener {
         port,
         chains: Vec::new(),
@@ -105,8 +109,10 @@ fn by_name(port: u16, here: &[Place<'_>]) -> Listener {
             }
         };
         if own.protocol == Some(Protocol::Https) {
-            let hosts = tables::hosts_by_name(place, here);
-            add(&mut port, vec![own.host.clone()], tls, Content::Http(hosts));
+            let made = tables::hosts_by_name(place, here);
+            crowded.extend(made.is_crowded.then_some(place.at));
+            let content = Content::Http(made.hosts);
+            add(&mut port, vec![own.host.clone()], tls, content);
             continue;
         }
         for (name, backends) in tables::server_names(place, here) {

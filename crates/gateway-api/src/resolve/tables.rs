@@ -28,6 +28,8 @@ pub(super) struct Attached<'a> {
 
 /// A listener with its routes, the oldest first.
 pub(super) struct Place<'a> {
+    /// Its place among those of the gateway.
+    pub(super) at: usize,
     pub(super) listener: &'a ListenerPlan<'a>,
     /// None if the listener is not served.
     pub(super) attached: Vec<Attached<'a>>,
@@ -40,18 +42,49 @@ fn owns(own: &ListenerPlan<'_>, all: &[Place<'_>], host: &str) -> bool {
     best.is_some_and(|best| std::ptr::eq(best.listener, own))
 }
 
+/// The rules of a listener's hosts at most. A route for many hosts is repeated at each of them.
+const MAX_RULES: usize = 20_000;
+
+/// The hosts of a listener.
+pub(super) struct Hosts {
+    pub(super) hosts: Vec<VirtualHost>,
+    /// Whether there are too many rules for repeating those of routes for many hosts: requests for a
+    /// host are then for the routes with just this host.
+    pub(super) is_crowded: bool,
+}
+
 /// The hosts of a listener for requests. `all`: those whose hosts are distinct from its own. Hosts
 /// with the same rules are together.
-pub(super) fn hosts(place: &Place<'_>, all: &[Place<'_>]) -> Vec<VirtualHost> {
+pub(super) fn hosts(place: &Place<'_>, all: &[Place<'_>]) -> Hosts {
     let own = place.listener;
-    let mut domains = BTreeSet::from([own.host.clone()]);
-    for attached in &place.attached {
-        let hosts = attached.route.hosts_at(&own.host).into_iter();
-        domains.extend(hosts.filter(|host| owns(own, all, host)));
+    let mut domains = BTreeMap::from([(own.host.clone(), Vec::new())]);
+    let mut by_host = BTreeMap::<&str, Vec<usize>>::new();
+    for (at, attached) in place.attached.iter().enumerate() {
+        for host in attached.route.hosts_at(&own.host) {
+            if owns(own, all, &host) {
+                domains.entry(host).or_default().push(at);
+            }
+        }
+        for host in &attached.route.hosts {
+            by_host.entry(host).or_default().push(at);
+        }
     }
+    let repeated = |domain: &str| covering(domain, &by_host);
+    let rules = |routes: &[(usize, usize)]| {
+        let routes = routes.iter().map(|(_, route)| *route);
+        routes
+            .map(|route| place.attached[route].rules.len())
+            .sum::<usize>()
+    };
+    let count: usize = domains.keys().map(|domain| rules(&repeated(domain))).sum();
+    let is_crowded = count > MAX_RULES;
     let mut by_rules = BTreeMap::<_, Vec<_>>::new();
-    for domain in domains {
-        let rules = rules_for(&domain, &place.attached);
+    for (domain, routes) in domains {
+        let routes = match is_crowded {
+            true => routes.into_iter().map(|route| (0, route)).collect(),
+            false => repeated(&domain),
+        };
+        let rules = in_order(&routes, &place.attached);
         by_rules.entry(rules).or_default().push(domain);
     }
     let hosts = by_rules.into_iter().map(|(rules, domains)| {
@@ -64,33 +97,53 @@ pub(super) fn hosts(place: &Place<'_>, all: &[Place<'_>]) -> Vec<VirtualHost> {
             otherwise: NOT_FOUND,
         }
     });
-    hosts.collect()
+    Hosts {
+        hosts: hosts.collect(),
+        is_crowded,
+    }
 }
 
-/// The rules of all routes whose hosts cover a domain, in the order in which they are tried: the
-/// route with the more specific host first. Requests that none of its rules matches are for the
-/// routes with the next one. Each is named by the places of its route and of itself.
-fn rules_for(domain: &str, attached: &[Attached<'_>]) -> Vec<(usize, usize)> {
-    let mut all = Vec::new();
-    for (route, one) in attached.iter().enumerate() {
-        if let Some(host) = one.route.host_for(domain) {
-            let rules = one.rules.iter().enumerate();
-            all.extend(rules.map(|(rule, ranked)| {
-                let rank = (specificity(host), ranked.rank);
-                (Reverse(rank), (route, rule))
-            }));
+/// The routes with a host that covers a domain, each with how far its most specific one is from the
+/// domain.
+fn covering(domain: &str, by_host: &BTreeMap<&str, Vec<usize>>) -> Vec<(usize, usize)> {
+    let name = domain.strip_prefix("*.").unwrap_or(domain);
+    let wildcards = name
+        .match_indices('.')
+        .map(|(at, _)| format!("*{}", &name[at..]));
+    let any = (domain != WILDCARD).then(|| WILDCARD.to_owned());
+    let mut seen = BTreeSet::new();
+    let mut found = Vec::new();
+    let hosts = [domain.to_owned()].into_iter().chain(wildcards).chain(any);
+    for (distance, host) in hosts.enumerate() {
+        for route in by_host.get(host.as_str()).into_iter().flatten() {
+            if seen.insert(*route) {
+                found.push((distance, *route));
+            }
         }
     }
+    found
+}
+
+/// The rules of these routes in the order in which they are tried: those of the route with the
+/// nearer host first. Requests that none of its rules matches are for the routes with the next one.
+/// Each is named by the places of its route and of itself.
+fn in_order(routes: &[(usize, usize)], attached: &[Attached<'_>]) -> Vec<(usize, usize)> {
+    let rules = routes.iter().flat_map(|(distance, route)| {
+        let rules = attached[*route].rules.iter().enumerate();
+        rules.map(|(place, rule)| (*distance, Reverse(rule.rank), (*route, place)))
+    });
+    let mut rules: Vec<_> = rules.collect();
     // Among equals, the rules of older routes come first, and those of a route in their order.
-    all.sort_unstable();
-    all.into_iter().map(|(_, rule)| rule).collect()
+    rules.sort_unstable();
+    rules.into_iter().map(|(.., rule)| rule).collect()
 }
 
 /// The hosts of a listener whose connections are chosen by server name. A client may send requests
 /// for another listener's host on them, which are answered with 421: it shall open another
 /// connection.
-pub(super) fn hosts_by_name(place: &Place<'_>, all: &[Place<'_>]) -> Vec<VirtualHost> {
-    let mut hosts = hosts(place, all);
+pub(super) fn hosts_by_name(place: &Place<'_>, all: &[Place<'_>]) -> Hosts {
+    let mut made = hosts(place, all);
+    let hosts = &mut made.hosts;
     let others = all.iter().map(|one| one.listener);
     let others = others.filter(|other| {
         other.protocol == Some(Protocol::Https) && !std::ptr::eq(*other, place.listener)
@@ -105,7 +158,7 @@ pub(super) fn hosts_by_name(place: &Place<'_>, all: &[Place<'_>]) -> Vec<Virtual
         });
     }
     hosts.sort_by(|a, b| a.domains.cmp(&b.domains));
-    hosts
+    made
 }
 
 /// The server names of a listener for connections, each with where they go: to the backends of the

@@ -557,3 +557,31 @@ fn a_mesh_service_is_a_service_of_the_mesh() {
     let missing = "Accepted !ResolvedRefs:BackendNotFound";
     assert_eq!(of_route(&outcome, RouteKind::Http, "r"), [missing]);
 }
+
+/// A route for many hosts is repeated at each of them, but not without end.
+#[test]
+fn too_many_rules_do_not_fall_through() {
+    let with = |hosts: usize| {
+        let rules: Vec<_> = (0..16).map(|at| to(&format!("/{at}"), "a")).collect();
+        let mut objects = vec![
+            gateway(json!([listener("one", 80, "HTTP", "")])),
+            http("any", json!(["*.test"]), json!(rules)),
+        ];
+        for at in 0..hosts {
+            let hosts = json!([format!("h{at}.test")]);
+            objects.push(http(&format!("r{at}"), hosts, json!([to("/own", "b")])));
+        }
+        resolved(&objects)
+    };
+    let few = with(10);
+    assert_eq!(of_route(&few, RouteKind::Http, "any"), [GOOD]);
+    assert_eq!(ask(&few, get("h1.test", "/own")), "infra/b:80");
+    assert_eq!(ask(&few, get("h1.test", "/1")), "infra/a:80");
+    let many = with(1_300);
+    let said = of_route(&many, RouteKind::Http, "any");
+    assert_eq!(said, ["Accepted ResolvedRefs !FallsThrough:TooManyRules"]);
+    assert_eq!(of_route(&many, RouteKind::Http, "r1"), [GOOD]);
+    assert_eq!(ask(&many, get("h1.test", "/own")), "infra/b:80");
+    assert_eq!(ask(&many, get("h1.test", "/1")), "404");
+    assert_eq!(ask(&many, get("else.test", "/1")), "infra/a:80");
+}

@@ -365,8 +365,67 @@ fn check_completeness(world: &World, outcome: &Outcome) {
     }
 }
 
+/// Replaces what is at some place of an object.
+fn replace(value: &mut Value, path: &[usize], odd: Value) {
+    let Some((first, rest)) = path.split_first() else {
+        *value = odd;
+        return;
+    };
+    let inner = match value {
+        Value::Array(items) if !items.is_empty() => {
+            let at = first % items.len();
+            &mut items[at]
+        }
+        Value::Object(fields) if !fields.is_empty() => {
+            let at = first % fields.len();
+            fields.values_mut().nth(at).unwrap()
+        }
+        _ => {
+            *value = odd;
+            return;
+        }
+    };
+    replace(inner, rest, odd);
+}
+
+fn odd() -> impl Strategy<Value = Value> {
+    select(vec![
+        Value::Null,
+        json!(""),
+        json!("*"),
+        json!("\u{0}%\r\n"),
+        json!(-1),
+        json!(0),
+        json!(u64::MAX),
+        json!(1.5),
+        json!(true),
+        json!([]),
+        json!([{}]),
+        json!({"x": {"y": 1}}),
+    ])
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(300))]
+
+    #[test]
+    fn odd_objects_are_answered_as_well(
+        mut documents in documents(),
+        changes in prop::collection::vec(
+            (0_usize..20, prop::collection::vec(0_usize..8, 0..6), odd()), 1..4,
+        ),
+    ) {
+        for (at, path, odd) in changes {
+            let at = at % documents.len();
+            let part = if path.len() % 5 == 4 { "metadata" } else { "spec" };
+            replace(&mut documents[at][part], &path, odd);
+        }
+        let world = world(&documents);
+        let outcome = resolve(&world);
+        for listener in outcome.served.values().flat_map(|one| &one.listeners) {
+            check_names(listener);
+        }
+    }
 
     #[test]
     fn every_cluster_is_resolved((documents, shuffled) in documents().prop_flat_map(|documents| {

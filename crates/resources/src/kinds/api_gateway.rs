@@ -467,29 +467,29 @@ impl<'a> Port<'a, '_> {
         memo: &Memo,
         backends: &[WeightedBackend],
     ) -> Result<(String, LeadsTo), GenerateError> {
-        let (stats, cluster) = match backends {
-            [] => return Ok((format!("{STATS}{}", self.port.port), LeadsTo::Nowhere)),
-            [only] => self.cluster(memo, &only.target)?,
-            several => {
-                let clusters = several.iter().map(|one| match &one.target {
-                    // Envoy closes the connections to a cluster that it does not have.
-                    Target::Answer(_) => Ok((NO_CLUSTER.to_owned(), one.weight)),
-                    target => {
-                        let (_, (name, _)) = self.cluster(memo, target)?;
-                        Ok((name, one.weight))
-                    }
-                });
-                let clusters = clusters.collect::<Result<_, GenerateError>>()?;
-                let stats = format!("{STATS}{}", self.port.port);
-                return Ok((stats, LeadsTo::Clusters(clusters)));
-            }
-        };
-        let (name, hash_source_ip) = cluster;
-        let leads_to = LeadsTo::Cluster {
-            name,
-            hash_source_ip,
-        };
-        Ok((stats, leads_to))
+        let stats = || format!("{STATS}{}", self.port.port);
+        let is_answered = |one: &WeightedBackend| matches!(one.target, Target::Answer(_));
+        if backends.iter().all(is_answered) {
+            return Ok((stats(), LeadsTo::Nowhere));
+        }
+        if let [only] = backends {
+            let (stats, (name, hash_source_ip)) = self.cluster(memo, &only.target)?;
+            let leads_to = LeadsTo::Cluster {
+                name,
+                hash_source_ip,
+            };
+            return Ok((stats, leads_to));
+        }
+        let clusters = backends.iter().map(|one| {
+            let name = match &one.target {
+                // Envoy closes the connections to a cluster that it does not have.
+                Target::Answer(_) => NO_CLUSTER.to_owned(),
+                target => self.cluster(memo, target)?.1.0,
+            };
+            Ok((name, one.weight))
+        });
+        let clusters = clusters.collect::<Result<_, GenerateError>>()?;
+        Ok((stats(), LeadsTo::Clusters(clusters)))
     }
 
     /// The prefix of the statistics of connections to a target, and its cluster with whether
@@ -500,8 +500,13 @@ impl<'a> Port<'a, '_> {
         target: &Target,
     ) -> Result<(String, (String, bool)), GenerateError> {
         let port = self.port.port;
-        let Target::Service(service) = target else {
-            return Err(GenerateError::NoService(port));
+        let service = match target {
+            Target::Service(service) => service,
+            Target::Backend(backend) => {
+                let cluster = no_cluster(backend).unwrap_or(NO_CLUSTER.to_owned());
+                return Ok((format!("{STATS}{port}"), (cluster, false)));
+            }
+            Target::Answer(_) => return Err(GenerateError::NoService(port)),
         };
         let found = self.gateway.upstream(service);
         let (at, upstream) = found.ok_or(GenerateError::NoService(port))?;

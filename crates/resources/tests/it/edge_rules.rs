@@ -394,6 +394,8 @@ fn server_names_lead_to_different_things() {
         Content::Tcp(vec![share(2, db()), share(1, Target::Answer(500))]),
         Content::Tcp(Vec::new()),
         Content::Tcp(vec![share(1, db())]),
+        Content::Tcp(vec![share(1, Target::Answer(500))]),
+        Content::Tcp(vec![share(1, backend("a"))]),
     ];
     let made = made(
         contents,
@@ -403,6 +405,8 @@ fn server_names_lead_to_different_things() {
             chain(&["c.test"], Tls::PassedThrough, 2),
             chain(&["d.test"], Tls::PassedThrough, 3),
             chain(&[], Tls::PassedThrough, 4),
+            chain(&["e.test"], Tls::PassedThrough, 5),
+            chain(&["f.test"], Tls::PassedThrough, 6),
         ],
     );
     let names: Vec<_> = made["Routes"].as_object().unwrap().keys().collect();
