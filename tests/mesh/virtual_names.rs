@@ -279,8 +279,7 @@ async fn tcp() {
 
 /// The number of filter chains of the outbound listener, and the number of the mesh's clusters.
 async fn sizes(web: &Sidecar) -> (usize, usize) {
-    let path = "/config_dump?resource=dynamic_listeners";
-    let (_, body) = client::get(web.admin(), path).await.expect("the admin API");
+    let body = admin(web, "/config_dump?resource=dynamic_listeners").await;
     let body: Value = serde_json::from_str(&body).expect("JSON");
     let listeners = body["configs"].as_array().into_iter().flatten();
     let mut states = listeners.map(|listener| &listener["active_state"]["listener"]);
@@ -289,15 +288,20 @@ async fn sizes(web: &Sidecar) -> (usize, usize) {
         name.starts_with("outbound_listener")
     });
     let chains = outbound.and_then(|listener| listener["filter_chains"].as_array());
-    let (_, clusters) = client::get(web.admin(), "/clusters")
-        .await
-        .expect("the admin API");
+    let clusters = admin(web, "/clusters").await;
     let clusters: BTreeSet<&str> = clusters
         .lines()
         .filter_map(|line| line.split_once("::").map(|(name, _)| name))
         .filter(|name| name.contains(".internal."))
         .collect();
     (chains.map_or(0, Vec::len), clusters.len())
+}
+
+/// A page of Envoy's admin API, which answers late while Envoy adds many clusters.
+async fn admin(web: &Sidecar, path: &str) -> String {
+    let page = || client::get(web.admin(), path);
+    let answered = eventually("the admin API answers", page, Result::is_ok).await;
+    answered.expect("an answer").1
 }
 
 async fn many() {
