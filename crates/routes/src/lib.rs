@@ -18,7 +18,9 @@ mod rule;
 
 pub use backend::{AltName, Authorities, Backend, BackendProtocol, BackendTls};
 pub use host::{covers, is_host};
-pub use listener::{Certificate, Chain, Clients, Content, Datagrams, Listener, ServerTls, Tls};
+pub use listener::{
+    Certificate, Chain, Clients, Content, Datagrams, HostPorts, Listener, ServerTls, Tls,
+};
 pub use matching::{Match, PathMatch, TextMatch, ValueMatch};
 pub use order::{by_specificity, spread};
 pub use rule::{

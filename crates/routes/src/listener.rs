@@ -12,6 +12,17 @@ pub struct Listener {
     pub chains: Vec<Chain>,
     /// What is behind the chains. Each is behind at least one.
     pub contents: Vec<Content>,
+    /// Which ports the hosts of requests may name.
+    pub host_ports: HostPorts,
+}
+
+/// Which ports the host of a request may name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum HostPorts {
+    /// That of the listener, or none. A request for another port has no host.
+    Own,
+    /// All: clients may have used another port than the listener's, which was translated.
+    Any,
 }
 
 /// What a gateway serves on one port of UDP.

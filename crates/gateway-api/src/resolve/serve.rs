@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use legate_model::WILDCARD;
-use legate_routes::{Certificate, Chain, Content, Datagrams, Listener, ServerTls, Tls};
+use legate_routes::{Certificate, Chain, Content, Datagrams, HostPorts, Listener, ServerTls, Tls};
 
 use super::backend::secret;
 use super::gateway::GatewayPlan;
@@ -87,6 +87,7 @@ fn listener(port: u16, here: &[Place<'_>], crowded: &mut Vec<usize>) -> Listener
         port,
         chains: vec![plain],
         contents: vec![content],
+        host_ports: HostPorts::Any,
     }
 }
 
@@ -96,6 +97,7 @@ fn by_name(port: u16, here: &[Place<'_>], crowded: &mut Vec<usize>) -> Listener 
         port,
         chains: Vec::new(),
         contents: Vec::new(),
+        host_ports: HostPorts::Any,
     };
     let mut closed = BTreeSet::new();
     for place in here {

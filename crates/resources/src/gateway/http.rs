@@ -23,16 +23,25 @@ use crate::memo::Memo;
 /// How long clients may use HTTP/3 without asking by TCP again, in seconds: a day.
 const ALTERNATIVE_FOR: u32 = 86_400;
 
-/// The routes of a listener, or of one of its filter chains. `http3`: the port on which clients may
-/// send the same requests by HTTP/3.
+/// What holds for all routes of a listener.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct OfAllRoutes {
+    /// Whether Envoy refuses routes to clusters that it does not have.
+    pub(crate) validate_clusters: bool,
+    /// Whether the hosts of requests may name any port.
+    pub(crate) any_port: bool,
+    /// The port on which clients may send the same requests by HTTP/3.
+    pub(crate) http3: Option<u16>,
+}
+
+/// The routes of a listener, or of one of its filter chains.
 pub(crate) fn routes(
     memo: &Memo,
     name: &str,
     virtual_hosts: Vec<VirtualHost>,
-    validate_clusters: bool,
-    http3: Option<u16>,
+    of_all: OfAllRoutes,
 ) -> Result<Arc<EncodedResource>, GenerateError> {
-    let alternative = http3.map(|port| HeaderValueOption {
+    let alternative = of_all.http3.map(|port| HeaderValueOption {
         header: Some(HeaderValue {
             key: "alt-svc".to_owned(),
             value: format!("h3=\":{port}\"; ma={ALTERNATIVE_FOR}"),
@@ -45,7 +54,10 @@ pub(crate) fn routes(
         name: name.to_owned(),
         virtual_hosts,
         response_headers_to_add: alternative.into_iter().collect(),
-        validate_clusters: validate_clusters.then_some(BoolValue { value: true }),
+        validate_clusters: of_all
+            .validate_clusters
+            .then_some(BoolValue { value: true }),
+        ignore_port_in_host_matching: of_all.any_port,
         ..RouteConfiguration::default()
     };
     memo.get(&encode::any(&configuration), |_| {
@@ -97,10 +109,10 @@ pub(crate) fn unavailable(name: &str, domains: Vec<String>) -> VirtualHost {
 /// The domains of virtual hosts on one port, from the host names of each. As in Consul, a name
 /// without a port also matches requests that name this port. Envoy refuses routes in which two
 /// virtual hosts have one domain, in any case of letters: the first has it, and a name that a user
-/// wrote takes precedence over an added one.
+/// wrote takes precedence over an added one. Without a port, Envoy ignores that of requests.
 pub(crate) fn domains(
     names: &[Vec<String>],
-    port: u16,
+    port: Option<u16>,
     warnings: &mut Vec<String>,
 ) -> Vec<Vec<String>> {
     let mut taken = HashSet::new();
@@ -109,6 +121,7 @@ pub(crate) fn domains(
         let is_new = |name: &&String| {
             let is_new = taken.insert(name.to_lowercase());
             if !is_new {
+                let port = port.map_or_else(|| "any".to_owned(), |port| port.to_string());
                 warnings.push(format!(
                     "several services have the host {name:?} on port {port}: the first one has it"
                 ));
@@ -117,6 +130,9 @@ pub(crate) fn domains(
         };
         all.push(own.iter().filter(is_new).cloned().collect());
     }
+    let Some(port) = port else {
+        return all;
+    };
     for own in &mut all {
         let added = own.iter().filter(|name| !has_port(name));
         let added = added.map(|name| format!("{name}:{port}"));

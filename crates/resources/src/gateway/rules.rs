@@ -39,10 +39,10 @@ pub(crate) struct Referred<'a> {
     pub(crate) validate_clusters: bool,
 }
 
-/// The virtual hosts of a port.
+/// The virtual hosts of a port; `None` for one whose hosts may name any.
 pub(crate) fn virtual_hosts(
     hosts: &[legate_routes::VirtualHost],
-    port: u16,
+    port: Option<u16>,
     referred: &Referred<'_>,
     warnings: &mut Vec<String>,
 ) -> Vec<VirtualHost> {

@@ -12,7 +12,7 @@ use legate_discovery_chain::Chain as DiscoveryChain;
 use legate_model::{JwtRequirement, Protocol, ServiceName, WILDCARD};
 use legate_proxycfg::{ApiGateway, JwtProviders, Proxy, UpstreamSnapshot};
 use legate_routes::{
-    Action, Backend, Certificate as Presented, Content, Listener, Rule, Target, Tls,
+    Action, Backend, Certificate as Presented, Content, HostPorts, Listener, Rule, Target, Tls,
     WeightedBackend,
 };
 
@@ -20,6 +20,7 @@ use super::change::{SameProxy, counterpart, same_chain};
 use super::services;
 use crate::composer::Composer;
 use crate::error::GenerateError;
+use crate::gateway::http::OfAllRoutes;
 use crate::gateway::listener::{Chain, GatewayListener, HTTP3, LeadsTo, Requests};
 use crate::gateway::rules::{NO_CLUSTER, Referred, virtual_hosts};
 use crate::gateway::tls::{Certificate, ServerTls};
@@ -305,9 +306,15 @@ impl<'a> Port<'a, '_> {
                 jwt_providers: &self.gateway.own.jwt_providers,
                 validate_clusters: validate,
             };
-            let hosts = virtual_hosts(hosts, self.port.port, &referred, warnings);
-            let name = self.routes(content);
-            made(http::routes(memo, &name, hosts, validate, http3()))
+            let any_port = self.port.host_ports == HostPorts::Any;
+            let port = (!any_port).then_some(self.port.port);
+            let hosts = virtual_hosts(hosts, port, &referred, warnings);
+            let of_all = OfAllRoutes {
+                validate_clusters: validate,
+                any_port,
+                http3: http3(),
+            };
+            made(http::routes(memo, &self.routes(content), hosts, of_all))
         });
     }
 

@@ -14,6 +14,7 @@ use super::change::{SameProxy, same_chain};
 use super::services;
 use crate::composer::Composer;
 use crate::error::GenerateError;
+use crate::gateway::http::OfAllRoutes;
 use crate::gateway::listener::{Chain, GatewayListener, HTTP3, LeadsTo, Requests};
 use crate::gateway::tls::{Certificate, ServerTls};
 use crate::gateway::{bind, certificates, http, listener};
@@ -202,13 +203,18 @@ impl<'a> Port<'a, '_> {
         };
         let places = || 0..self.port.services.len();
         let general = places().filter(|at| self.port.services[*at].sds.is_none());
+        let of_all = || OfAllRoutes {
+            validate_clusters: validate,
+            any_port: false,
+            http3: http3(),
+        };
         let name = || self.routes();
         unit.part(Type::Routes, name, unchanged, |warnings| {
             warnings.clone_from(&domains.1);
             let hosts: Vec<_> = general.map(host).filter(has_domain).collect();
             match hosts.is_empty() {
                 true => Ok(None),
-                false => made(http::routes(memo, &self.routes(), hosts, validate, http3())),
+                false => made(http::routes(memo, &self.routes(), hosts, of_all())),
             }
         });
         for at in places() {
@@ -223,8 +229,7 @@ impl<'a> Port<'a, '_> {
                     memo,
                     &self.own_routes(service),
                     hosts,
-                    validate,
-                    http3(),
+                    of_all(),
                 ))
             });
         }
@@ -246,7 +251,7 @@ impl<'a> Port<'a, '_> {
         let mut warnings = Vec::new();
         let names: Vec<_> = names.collect();
         (
-            http::domains(&names, self.port.port, &mut warnings),
+            http::domains(&names, Some(self.port.port), &mut warnings),
             warnings,
         )
     }

@@ -8,9 +8,9 @@ use legate_model::ServiceName;
 use legate_proxycfg::{Kind, Snapshot};
 use legate_resources::Generator;
 use legate_routes::{
-    Action, Backend, BackendProtocol, Certificate, Chain, Clients, Content, Cors, Match, Mirror,
-    NOT_FOUND, Origin, PathMatch, Redirect, Retry, Rewrite, Rule, ServerTls, Target, TextMatch,
-    Timeouts, Tls, VirtualHost, WeightedBackend,
+    Action, Backend, BackendProtocol, Certificate, Chain, Clients, Content, Cors, HostPorts, Match,
+    Mirror, NOT_FOUND, Origin, PathMatch, Redirect, Retry, Rewrite, Rule, ServerTls, Target,
+    TextMatch, Timeouts, Tls, VirtualHost, WeightedBackend,
 };
 use serde_json::{Value, json};
 
@@ -44,6 +44,7 @@ fn snapshot(contents: Vec<Content>, chains: Vec<Chain>) -> Snapshot {
     served.listeners.truncate(1);
     let listener = Arc::make_mut(&mut served.listeners[0]);
     listener.contents = contents;
+    listener.host_ports = HostPorts::Any;
     listener.chains = chains;
     snapshot
 }
@@ -146,8 +147,11 @@ fn answers_of_hosts() {
         host("b.test", vec![on(segments("/a"), forward(api()))], 421),
     ];
     let made = made(vec![Content::Http(hosts)], vec![plain()]);
-    let hosts = &made["Routes"]["8443"]["virtualHosts"];
+    let routes = &made["Routes"]["8443"];
+    assert_eq!(routes["ignorePortInHostMatching"], true);
+    let hosts = &routes["virtualHosts"];
     assert_eq!(hosts[0].get("routes"), None);
+    assert_eq!(hosts[0]["domains"], json!(["a.test"]));
     assert_eq!(
         hosts[1]["routes"][0]["match"],
         json!({"pathSeparatedPrefix": "/a"})

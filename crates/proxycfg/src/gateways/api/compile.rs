@@ -7,7 +7,7 @@ use legate_model::{
     ApiGatewayListener, ConfigEntry, ConfigKind, JwtRequirement, ServiceName, Upstream,
 };
 use legate_routes::{
-    Action, Content, Listener, NOT_FOUND, Rule, Target, VirtualHost, WeightedBackend,
+    Action, Content, HostPorts, Listener, NOT_FOUND, Rule, Target, VirtualHost, WeightedBackend,
     by_specificity,
 };
 use legate_store::ReadTxn;
@@ -115,6 +115,7 @@ fn on_port(
         port,
         chains: certificates::on_port(txn, gateway, port).to_vec(),
         contents: vec![content],
+        host_ports: HostPorts::Own,
     })
 }
 
