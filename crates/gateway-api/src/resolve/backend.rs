@@ -10,7 +10,7 @@ use super::lookup::{Lookup, NOT_PERMITTED, Referrer};
 use super::policy::Policies;
 use super::route::{Findings, Route};
 use crate::condition::Problem;
-use crate::kind::RouteKind;
+use crate::kind::{Protocol, RouteKind};
 use crate::object::Key;
 use crate::types::{BackendReference, CONSUL_GROUP, GROUP};
 use crate::world::ServicePort;
@@ -22,8 +22,8 @@ pub(super) struct Site<'a> {
     pub(super) route: &'a Route<'a>,
     /// The port of the listener.
     pub(super) port: u16,
-    /// Whether clients use TLS.
-    pub(super) is_secure: bool,
+    /// What it understands; `None` without a listener.
+    pub(super) protocol: Option<Protocol>,
     /// What the gateway presents to backends.
     pub(super) presented: Option<&'a Result<Key, Problem>>,
 }
@@ -77,14 +77,19 @@ impl Site<'_> {
     /// A port of a Service, as the gateway calls it.
     fn of_port(&self, key: Key, port: &ServicePort, found: &mut Found) -> Target {
         let unusable = Target::Answer(self.unusable());
-        let protocol = match self.protocol(port) {
+        let protocol = match self.understood(port) {
             Ok(protocol) => protocol,
             Err(problem) => {
                 found.findings.unresolved(problem);
                 return unusable;
             }
         };
-        let tls = self.policies.of(&key, &port.name);
+        // TLS that is passed through is already that of the backend.
+        let encrypts = !matches!(
+            self.protocol,
+            Some(Protocol::TlsPassedThrough | Protocol::Udp)
+        );
+        let tls = self.policies.of(&key, &port.name).filter(|_| encrypts);
         let tls = match (tls, self.presented) {
             (None, _) => None,
             (Some(Ok(tls)), None) => Some(tls.clone()),
@@ -157,7 +162,7 @@ impl Site<'_> {
         Ok(Backends::Port(key, port))
     }
 
-    fn protocol(&self, port: &ServicePort) -> Result<BackendProtocol, Problem> {
+    fn understood(&self, port: &ServicePort) -> Result<BackendProtocol, Problem> {
         match self.route.id.kind {
             RouteKind::Udp => return Ok(BackendProtocol::Udp),
             RouteKind::Tcp | RouteKind::Tls => return Ok(BackendProtocol::Tcp),

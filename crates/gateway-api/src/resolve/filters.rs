@@ -9,6 +9,7 @@ use legate_model::{HeaderModifiers, WILDCARD};
 use legate_routes::{Cors, Mirror, Redirect, Rewrite, Rule, TextMatch, is_host};
 
 use super::backend::{Found, Site};
+use crate::kind::Protocol;
 use crate::types::{
     Cors as WrittenCors, Header, HeaderFilter, PathModifier, Redirect as WrittenRedirect,
     RequestMirror, UrlRewrite,
@@ -125,7 +126,8 @@ pub(super) fn redirect(
     path: &str,
 ) -> Result<Redirect, String> {
     let usual = |scheme: &str| if scheme == "https" { 443 } else { 80 };
-    let own = if site.is_secure { "https" } else { "http" };
+    let is_secure = site.protocol.is_some_and(Protocol::is_secure);
+    let own = if is_secure { "https" } else { "http" };
     let scheme = written.scheme.as_deref();
     if let Some(other) = scheme.filter(|scheme| !["http", "https"].contains(scheme)) {
         return Err(unserved(&format!("{path}.scheme"), other));

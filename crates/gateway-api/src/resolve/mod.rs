@@ -37,7 +37,6 @@ use self::policy::Policies;
 use self::route::{Route, Spec};
 use self::tables::{Attached, Place};
 use crate::condition::{ACCEPTED, Condition, Problem, RESOLVED};
-use crate::kind::Protocol;
 use crate::object::Key;
 use crate::outcome::{Outcome, ParentVerdict, RouteId, RouteVerdict};
 use crate::types::GROUP;
@@ -143,12 +142,12 @@ fn make<'a>(
             places.insert((attachment.gateway, *listener));
         }
     }
-    let site = |port, is_secure, presented| Site {
+    let site = |port, protocol, presented| Site {
         lookup,
         policies,
         route,
         port,
-        is_secure,
+        protocol,
         presented,
     };
     let mut found = Found::default();
@@ -156,8 +155,7 @@ fn make<'a>(
     for (gateway, listener) in places {
         let plan = &gateways[gateway];
         let own = &plan.listeners[listener];
-        let is_secure = own.protocol.is_some_and(Protocol::is_secure);
-        let site = site(own.spec.port, is_secure, plan.presented.as_ref());
+        let site = site(own.spec.port, own.protocol, plan.presented.as_ref());
         found = Found::default();
         let (rules, connections) = rules(&site, &mut found);
         at.push(AtListener {
@@ -173,7 +171,7 @@ fn make<'a>(
     }
     if at.is_empty() {
         // What it refers to is told even if it is attached nowhere.
-        rules(&site(80, false, None), &mut found);
+        rules(&site(80, None, None), &mut found);
     }
     Made { found, at }
 }

@@ -185,3 +185,33 @@ fn policies_of_services_that_no_gateway_leads_to_are_left_alone() {
     unused["spec"]["targetRefs"][0]["name"] = json!("c");
     assert!(with(&[unused]).policies.is_empty());
 }
+
+/// TLS that ends at the gateway begins again, and that which does not is left alone.
+#[test]
+fn policies_are_for_connections_that_the_gateway_can_read() {
+    let mut ended = listener("ended", 443, "TLS", "ended.test");
+    ended["tls"] = json!({"mode": "Terminate", "certificateRefs": [{"name": "cert"}]});
+    let outcome = resolved(&[
+        gateway(json!([
+            listener("passed", 443, "TLS", "passed.test"),
+            ended
+        ])),
+        route(
+            "TLSRoute",
+            "r",
+            json!([]),
+            json!([{"backendRefs": [{"name": "a", "port": 80}]}]),
+        ),
+        policy("p", None, verified("x.test", "ca")),
+    ]);
+    let connect = |server_name| {
+        let asked = crate::support::Asked {
+            port: 443,
+            server_name,
+            ..get("", "/")
+        };
+        ask(&outcome, asked)
+    };
+    assert_eq!(connect("passed.test"), "infra/a:80");
+    assert_eq!(connect("ended.test"), "ended infra/a:80 as x.test");
+}
