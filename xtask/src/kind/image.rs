@@ -9,8 +9,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, ensure};
-use serde_json::{Value, json};
 
+use super::archive::Archive;
 use super::layer::Layer;
 use crate::envoy;
 use crate::images::{self, DATAPLANE, IMAGES, Image, USER, program};
@@ -23,8 +23,6 @@ const TAG: &str = "test";
 const APPLICATION: &str = "mesh-app";
 /// The CA bundle, in the place of base images.
 const CA_BUNDLE: &str = "/etc/ssl/certs/ca-certificates.crt";
-/// The search path of the base image.
-const PATH: &str = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
 /// Writes the archive: the images of this repository, the applications of the scenarios and, for a node,
 /// the images of its own components. `built` is cargo's output folder.
@@ -52,27 +50,41 @@ pub(super) fn archive(
         );
     }
     let version = workspace.manifest["workspace"]["package"]["version"].as_str();
-    let mut archive = Archive::new(&folder, version.context("the workspace has a version")?);
+    let version = version.context("the workspace has a version")?;
+    let mut archive = Archive::new(&folder);
     let base = base(&folder, programs.values().chain([&envoy]))?;
     let base = archive.layer(base)?;
     for image in IMAGES {
         let own = own(workspace, &folder, &image, &programs[image.name], &envoy)?;
         let own = archive.layer(own)?;
-        archive.image(image.name, &[&base, &own], USER, &program(image.name))?;
+        let references = [
+            for_tests(image.name),
+            // Kubernetes' canonical form of a name without a registry.
+            format!("docker.io/library/{}:{version}", image.name),
+        ];
+        let (name, entrypoint) = (image.name, program(image.name));
+        archive.image(name, &references, &[&base, &own], USER, &entrypoint)?;
     }
     let mut layer = Layer::create(&folder, APPLICATION)?;
     layer.file(&programs[APPLICATION], &program(APPLICATION))?;
     let own = archive.layer(layer)?;
-    archive.image(APPLICATION, &[&base, &own], USER, &program(APPLICATION))?;
+    let (references, entrypoint) = ([for_tests(APPLICATION)], program(APPLICATION));
+    archive.image(APPLICATION, &references, &[&base, &own], USER, &entrypoint)?;
     for (name, user) in [("pause", "65535:65535"), ("coredns", "0:0")] {
         if let Some(node) = node {
             let mut layer = Layer::create(&folder, name)?;
             layer.file(&node.join(name), &format!("/{name}"))?;
             let own = archive.layer(layer)?;
-            archive.image(name, &[&own], user, &format!("/{name}"))?;
+            let (references, entrypoint) = ([for_tests(name)], format!("/{name}"));
+            archive.image(name, &references, &[&own], user, &entrypoint)?;
         }
     }
     archive.finish()
+}
+
+/// The reference of an image in scenarios.
+fn for_tests(name: &str) -> String {
+    format!("localhost/{name}:{TAG}")
 }
 
 /// The layer of an image of this repository on top of the base.
@@ -131,86 +143,4 @@ fn libraries_of(program: &Path) -> anyhow::Result<Vec<String>> {
         .split_whitespace()
         .filter(|word| word.starts_with('/') && !word.ends_with(':'));
     Ok(paths.map(str::to_owned).collect())
-}
-
-/// Images and their layers; shared layers are stored once.
-struct Archive {
-    folder: PathBuf,
-    manifest: Vec<Value>,
-    /// The files of the archive, relative to the folder.
-    files: Vec<String>,
-    /// The workspace's version, which is the tag of images in the chart's values.
-    version: String,
-}
-
-impl Archive {
-    fn new(folder: &Path, version: &str) -> Self {
-        Self {
-            version: version.to_owned(),
-            folder: folder.to_path_buf(),
-            manifest: Vec::new(),
-            files: Vec::new(),
-        }
-    }
-
-    /// Adds a finished layer; returns its file name and digest.
-    fn layer(&mut self, layer: Layer) -> anyhow::Result<(String, String)> {
-        let name = layer.finish()?;
-        let mut sum = Command::new("sha256sum");
-        let output = sum.arg(self.folder.join(&name)).output();
-        let output = output.context("cannot start sha256sum (Debian: coreutils)")?;
-        let text = String::from_utf8(output.stdout)?;
-        let digest = text.split_whitespace().next();
-        let digest = digest.context("sha256sum prints a digest")?.to_owned();
-        self.files.push(name.clone());
-        Ok((name, digest))
-    }
-
-    fn image(
-        &mut self,
-        name: &str,
-        layers: &[&(String, String)],
-        user: &str,
-        entrypoint: &str,
-    ) -> anyhow::Result<()> {
-        let architecture = match std::env::consts::ARCH {
-            "x86_64" => "amd64",
-            "aarch64" => "arm64",
-            other => other,
-        };
-        let digests = layers.iter().map(|(_, digest)| format!("sha256:{digest}"));
-        let config = json!({
-            "architecture": architecture,
-            "os": "linux",
-            "config": {"User": user, "Entrypoint": [entrypoint], "Env": [PATH]},
-            "rootfs": {"type": "layers", "diff_ids": digests.collect::<Vec<_>>()},
-        });
-        let mut names = vec![format!("localhost/{name}:{TAG}")];
-        if IMAGES.iter().any(|image| image.name == name) {
-            // Kubernetes' canonical form of a name without a registry.
-            names.push(format!("docker.io/library/{name}:{}", self.version));
-        }
-        let file = format!("{name}.json");
-        fs::write(self.folder.join(&file), config.to_string())?;
-        self.manifest.push(json!({
-            "Config": file,
-            "RepoTags": names,
-            "Layers": layers.iter().map(|(name, _)| name).collect::<Vec<_>>(),
-        }));
-        self.files.push(file);
-        Ok(())
-    }
-
-    fn finish(mut self) -> anyhow::Result<PathBuf> {
-        let manifest = serde_json::to_string(&self.manifest)?;
-        fs::write(self.folder.join("manifest.json"), manifest)?;
-        self.files.push("manifest.json".to_owned());
-        let path = self.folder.join("images.tar");
-        let mut tar = tar::Builder::new(fs::File::create(&path)?);
-        for name in &self.files {
-            tar.append_path_with_name(self.folder.join(name), name)?;
-        }
-        tar.finish()?;
-        Ok(path)
-    }
 }

@@ -5,6 +5,7 @@
 //! the images, runs the scenarios and reports the duration of each part. The scenarios are in
 //! `tests/kind`.
 
+mod archive;
 mod cache;
 mod certificates;
 mod cgroups;
