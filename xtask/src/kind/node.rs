@@ -23,6 +23,11 @@ use crate::workspace::{self, Workspace};
 const INTERFACE: &str = "legate-kind";
 /// The address of this machine from the node and its pods.
 const OUTSIDE: &str = "10.250.0.1/30";
+/// The node's address.
+const INSIDE: &str = "10.250.0.2";
+/// The addresses of Services of type LoadBalancer, for whoever assigns them. kube-proxy accepts connections to
+/// these in the node.
+pub(super) const LOAD_BALANCERS: &str = "10.250.1.0/24";
 
 /// The required tools: program and Debian package.
 const TOOLS: [(&str, &str); 10] = [
@@ -96,7 +101,8 @@ impl Node {
         let pair = ["link", "add", INTERFACE, "type", "veth", "peer", "name"];
         ip(&[&pair[..], &["eth0", "netns", &namespace]].concat())?;
         ip(&["address", "add", OUTSIDE, "dev", INTERFACE])?;
-        ip(&["link", "set", INTERFACE, "up"])
+        ip(&["link", "set", INTERFACE, "up"])?;
+        ip(&["route", "add", LOAD_BALANCERS, "via", INSIDE])
     }
 
     /// Creates the namespaces with process 1. Returns the id of its parent process, with which it ends.
