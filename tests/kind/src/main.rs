@@ -12,6 +12,7 @@
 mod bench;
 mod cluster;
 mod consul;
+mod gateway_api;
 mod host;
 mod legate;
 mod mesh;
@@ -50,6 +51,8 @@ struct Args {
 enum Command {
     /// Measure the cost of the mesh and print tables
     Bench(bench::Options),
+    /// Run the conformance suite of the Gateway API
+    GatewayApi(gateway_api::Options),
 }
 
 fn main() -> ExitCode {
@@ -68,6 +71,7 @@ fn main() -> ExitCode {
     }
     let outcome = match &args.command {
         Some(Command::Bench(options)) => bench::run(&cluster, options),
+        Some(Command::GatewayApi(options)) => gateway_api::run(&cluster, options),
         None => run::all(&cluster, &args.filter),
     };
     match outcome {

@@ -19,7 +19,6 @@ const CONFIGURATION: &str = "[req]\ndistinguished_name = name\n[name]\n";
 /// Writes all files below `folder`, and `kubeconfig` for the administrator outside.
 pub(super) fn make(folder: &Path, kubeconfig: &Path) -> anyhow::Result<()> {
     fs::create_dir_all(folder)?;
-    fs::write(folder.join("openssl.cnf"), CONFIGURATION)?;
     certificate(
         folder,
         "ca",
@@ -50,13 +49,14 @@ pub(super) fn make(folder: &Path, kubeconfig: &Path) -> anyhow::Result<()> {
 }
 
 /// Creates `NAME.key` and `NAME.crt`, self-signed or signed by the CA.
-fn certificate(
+pub(super) fn certificate(
     folder: &Path,
     name: &str,
     subject: &str,
     extensions: &[&str],
     by_ca: bool,
 ) -> anyhow::Result<()> {
+    fs::write(folder.join("openssl.cnf"), CONFIGURATION)?;
     let mut command = Command::new("openssl");
     command
         .current_dir(folder)

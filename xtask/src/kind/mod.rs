@@ -9,6 +9,7 @@ mod archive;
 mod cache;
 mod certificates;
 mod cgroups;
+mod gateway_api;
 mod image;
 mod layer;
 mod node;
@@ -20,7 +21,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::SystemTime;
 
-use anyhow::Context;
+use anyhow::{Context, ensure};
 use clap::{Args, Subcommand};
 
 use crate::images::IMAGES;
@@ -37,7 +38,7 @@ pub(crate) struct Options {
     #[command(subcommand)]
     command: Option<Action>,
     /// Leave the cluster running; `cargo xtask kind down` stops it
-    #[arg(long)]
+    #[arg(long, global = true)]
     keep: bool,
     /// Run the scenarios whose name contains this text; may be repeated
     #[arg(long, value_name = "NAME")]
@@ -52,26 +53,35 @@ enum Action {
     Down,
     /// Build the programs of the cluster, if they are not in the cache
     Programs,
+    /// Run the conformance suite of the Gateway API on a node that is started here, and write its reports
+    GatewayApi(gateway_api::Options),
 }
 
 /// Runs the scenarios, or the given action.
 pub(crate) fn run(workspace: &Workspace, options: &Options) -> anyhow::Result<()> {
-    match options.command {
+    let suite = match &options.command {
         Some(Action::Down) => return down(workspace),
         Some(Action::Programs) => {
             return programs::get(workspace, &Cache::find()?).map(|_| ());
         }
-        Some(Action::Up) | None => {}
-    }
+        Some(Action::GatewayApi(suite)) => Some(suite),
+        Some(Action::Up) | None => None,
+    };
     let mut times = Times::default();
-    let kind = Kind::choose(workspace)?;
+    let kind = match suite {
+        Some(_) => Kind::own_node(workspace)?,
+        None => Kind::choose(workspace)?,
+    };
     let stays = options.keep || matches!(options.command, Some(Action::Up));
     let lifetime = if stays {
         Lifetime::UntilDown
     } else {
         Lifetime::WithThisProcess
     };
-    let outcome = scenarios(workspace, options, &kind, lifetime, &mut times);
+    let outcome = match suite {
+        Some(suite) => gateway_api::run(workspace, suite, &kind, lifetime, &mut times),
+        None => scenarios(workspace, options, &kind, lifetime, &mut times),
+    };
     let ended = if stays && outcome.is_ok() {
         println!("\nthe cluster is up: {}", kind.how_to_use());
         Ok(())
@@ -202,6 +212,19 @@ impl Kind {
         if has_kind() {
             return Ok(Self::Docker { cache });
         }
+        let programs = programs::get(workspace, &cache)?;
+        Ok(Self::Node(Node::new(workspace, &cache, Some(programs))))
+    }
+
+    /// A node of this machine, for tests that call the addresses of Services.
+    fn own_node(workspace: &Workspace) -> anyhow::Result<Self> {
+        let cache = Cache::find()?;
+        let node = Node::new(workspace, &cache, None);
+        let named = workspace::variable("KUBECONFIG");
+        ensure!(
+            named.is_none_or(|path| node.kubeconfig().as_os_str() == path),
+            "this runs on a node that is started here, because it calls addresses of load balancers: unset KUBECONFIG"
+        );
         let programs = programs::get(workspace, &cache)?;
         Ok(Self::Node(Node::new(workspace, &cache, Some(programs))))
     }

@@ -1,0 +1,158 @@
+//! The suite and the applications in its manifests, built with Go from the module in
+//! `tests/kind/gateway-api` and cached as long as its sources and the compiler are unchanged. Only the Go
+//! module proxy is accessed.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, ensure};
+
+use crate::go;
+use crate::kind::cache::Cache;
+use crate::workspace::{self, Workspace};
+
+/// The folder of the module.
+const FOLDER: &str = "tests/kind/gateway-api";
+/// The sources that determine the programs.
+const SOURCES: [&str; 4] = ["go.mod", "go.sum", "conformance_test.go", "coredns/main.go"];
+/// The packages of the applications.
+const PACKAGES: [&str; 4] = [
+    "./coredns",
+    "istio.io/istio/pkg/test/echo/cmd/client",
+    "istio.io/istio/pkg/test/echo/cmd/server",
+    "sigs.k8s.io/gateway-api/conformance/echo-basic",
+];
+/// The module with the resource definitions, and the one with the tests and their manifests.
+const DEFINITIONS: &str = "sigs.k8s.io/gateway-api";
+const TESTS: &str = "sigs.k8s.io/gateway-api/conformance";
+/// The channels of resource definitions.
+pub(super) const CHANNELS: [&str; 2] = ["experimental", "standard"];
+
+/// The built suite.
+pub(super) struct Suite {
+    folder: PathBuf,
+}
+
+impl Suite {
+    /// Builds what is missing.
+    pub(super) fn get(workspace: &Workspace, cache: &Cache) -> anyhow::Result<Self> {
+        let module = workspace.root.join(FOLDER);
+        let folder = cache.folder.join("gateway-api");
+        let stamp = folder.join("stamp");
+        let _lock = cache.lock("gateway-api")?;
+        let sources = go::stamp(&module, &SOURCES, "run the other scenarios")?;
+        let suite = Self { folder };
+        if fs::read(&stamp).is_ok_and(|found| found == sources) {
+            return Ok(suite);
+        }
+        if suite.folder.exists() {
+            fs::remove_dir_all(&suite.folder)?;
+        }
+        println!(
+            "building the conformance suite of the Gateway API in {}: some minutes, once",
+            suite.folder.display()
+        );
+        suite.build(&module)?;
+        suite.copy_definitions(&module)?;
+        let references = references(&folder_of(&module, TESTS)?)?;
+        fs::write(suite.folder.join("references"), references.join("\n"))?;
+        fs::write(stamp, sources)?;
+        Ok(suite)
+    }
+
+    /// The program with all tests.
+    pub(super) fn program(&self) -> PathBuf {
+        self.folder.join("suite")
+    }
+
+    /// A program of an application.
+    pub(super) fn application(&self, name: &str) -> PathBuf {
+        self.folder.join("applications").join(name)
+    }
+
+    /// The folder with the resource definitions of a channel.
+    pub(super) fn definitions(&self, channel: &str) -> PathBuf {
+        self.folder.join(channel)
+    }
+
+    /// The references of all images in the manifests.
+    pub(super) fn references(&self) -> anyhow::Result<Vec<String>> {
+        let text = fs::read_to_string(self.folder.join("references"))?;
+        Ok(text.lines().map(str::to_owned).collect())
+    }
+
+    fn build(&self, module: &Path) -> anyhow::Result<()> {
+        let small = ["-trimpath", "-ldflags", "-s -w"];
+        let applications = self.folder.join("applications");
+        fs::create_dir_all(&applications)?;
+        let mut build = go::command(module);
+        build.args(["build", "-buildvcs=false"]).args(small);
+        workspace::run(build.arg("-o").arg(&applications).args(PACKAGES))?;
+        let mut tests = go::command(module);
+        tests.args(["test", "-c", "-buildvcs=false"]).args(small);
+        workspace::run(tests.arg("-o").arg(self.program()).arg("."))
+    }
+
+    fn copy_definitions(&self, module: &Path) -> anyhow::Result<()> {
+        let all = folder_of(module, DEFINITIONS)?.join("config/crd");
+        for channel in CHANNELS {
+            let folder = self.definitions(channel);
+            fs::create_dir_all(&folder)?;
+            for entry in fs::read_dir(all.join(channel))? {
+                let name = entry?.file_name();
+                // The others are for kustomize.
+                if name.to_string_lossy().starts_with("gateway.networking.") {
+                    let text = fs::read(all.join(channel).join(&name))?;
+                    fs::write(folder.join(&name), text)?;
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The folder of a module in Go's cache, where a build has put it.
+fn folder_of(module: &Path, name: &str) -> anyhow::Result<PathBuf> {
+    let mut list = go::command(module);
+    let folder = workspace::output(list.args(["list", "-m", "-f", "{{.Dir}}", name]))?;
+    let folder = folder.trim();
+    ensure!(!folder.is_empty(), "go has no folder of the module {name}");
+    Ok(folder.into())
+}
+
+/// The references of the images in the manifests of the suite, each once.
+fn references(tests: &Path) -> anyhow::Result<Vec<String>> {
+    let mut references = BTreeSet::new();
+    for folder in ["base", "mesh", "tests"] {
+        for entry in fs::read_dir(tests.join(folder))? {
+            let path = entry?.path();
+            if path.extension().is_some_and(|is| is == "yaml") {
+                let text = fs::read_to_string(&path)
+                    .with_context(|| format!("cannot read {}", path.display()))?;
+                references.extend(images_in(&text).map(str::to_owned));
+            }
+        }
+    }
+    Ok(references.into_iter().collect())
+}
+
+/// The values of all fields `image` of a manifest.
+fn images_in(manifest: &str) -> impl Iterator<Item = &str> {
+    let fields = manifest.lines().map(str::trim_start);
+    let fields = fields.map(|line| line.strip_prefix("- ").unwrap_or(line));
+    fields.filter_map(|line| Some(line.strip_prefix("image:")?.trim()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn images_of_a_manifest() {
+        let manifest = "spec:\n  containers:\n  - image: a/b:v1\n    name: b\n  - name: image\n    \
+                        image: a/c:v2\n    imagePullPolicy: IfNotPresent\n";
+        let found: Vec<_> = images_in(manifest).collect();
+        assert_eq!(found, ["a/b:v1", "a/c:v2"]);
+    }
+}
