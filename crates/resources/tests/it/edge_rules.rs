@@ -19,7 +19,7 @@ use crate::golden_cases::envoy::Envoy;
 use crate::golden_cases::written;
 
 /// A gateway with one port, and services for requests and for connections.
-fn snapshot(contents: Vec<Content>, chains: Vec<Chain>) -> Snapshot {
+pub(crate) fn snapshot(contents: Vec<Content>, chains: Vec<Chain>) -> Snapshot {
     let documents: Documents = serde_json::from_value(json!({
         "Gateway": {"Kind": "api-gateway", "Service": "edge"},
         "Entries": [
@@ -64,7 +64,7 @@ fn made(contents: Vec<Content>, chains: Vec<Chain>) -> Value {
     document
 }
 
-fn plain() -> Chain {
+pub(crate) fn plain() -> Chain {
     Chain {
         name: None,
         server_names: Vec::new(),
@@ -73,7 +73,7 @@ fn plain() -> Chain {
     }
 }
 
-fn host(domain: &str, rules: Vec<Rule>, otherwise: u16) -> VirtualHost {
+pub(crate) fn host(domain: &str, rules: Vec<Rule>, otherwise: u16) -> VirtualHost {
     VirtualHost {
         domains: vec![domain.to_owned()],
         rules,
@@ -81,7 +81,7 @@ fn host(domain: &str, rules: Vec<Rule>, otherwise: u16) -> VirtualHost {
     }
 }
 
-fn api() -> Target {
+pub(crate) fn api() -> Target {
     Target::Service("api".into())
 }
 
@@ -95,7 +95,7 @@ fn backend(name: &str) -> Target {
     }))
 }
 
-fn rule(action: Action) -> Rule {
+pub(crate) fn rule(action: Action) -> Rule {
     let origin = Origin {
         route: ServiceName::from("r"),
         rule: 0,
@@ -103,11 +103,11 @@ fn rule(action: Action) -> Rule {
     Rule::plain(origin, action)
 }
 
-fn forward(target: Target) -> Rule {
+pub(crate) fn forward(target: Target) -> Rule {
     rule(Action::Forward(vec![WeightedBackend::only(target)]))
 }
 
-fn share(weight: u32, target: Target) -> WeightedBackend {
+pub(crate) fn share(weight: u32, target: Target) -> WeightedBackend {
     WeightedBackend {
         weight,
         ..WeightedBackend::only(target)
@@ -126,7 +126,7 @@ fn only(rule: Rule) -> Value {
     routes(vec![rule]).remove(0)
 }
 
-fn on(path: PathMatch, rule: Rule) -> Rule {
+pub(crate) fn on(path: PathMatch, rule: Rule) -> Rule {
     Rule {
         matched: Match {
             path,
@@ -136,7 +136,7 @@ fn on(path: PathMatch, rule: Rule) -> Rule {
     }
 }
 
-fn segments(path: &str) -> PathMatch {
+pub(crate) fn segments(path: &str) -> PathMatch {
     PathMatch::Segments(path.to_owned())
 }
 

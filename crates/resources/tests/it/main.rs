@@ -10,6 +10,7 @@ mod api_gateway;
 mod changes;
 mod describe;
 mod edge_rules;
+mod edge_traffic;
 mod egress;
 mod extensions;
 mod gateway_strategies;
