@@ -122,7 +122,13 @@ fn is_allowed(lookup: &Lookup<'_>, listener: &ListenerPlan<'_>, route: &Route<'_
 /// The kinds of routes that have the requests for hosts of listeners. HTTPRoutes and GRPCRoutes do
 /// not share a host: the oldest route decides.
 #[derive(Default)]
-struct Requests(BTreeMap<(usize, usize), Vec<(RouteKind, BTreeSet<String>)>>);
+struct Requests(BTreeMap<(usize, usize), Vec<Taken>>);
+
+/// The hosts of a route at a listener.
+struct Taken {
+    kind: RouteKind,
+    hosts: BTreeSet<String>,
+}
 
 impl Requests {
     /// Takes the hosts of a route at listeners, and leaves out listeners where others have them.
@@ -141,7 +147,7 @@ impl Requests {
         listeners.retain(|listener| {
             let own = hosts_at(*listener);
             let mut others = self.0.get(&(gateway, *listener)).into_iter().flatten();
-            !others.any(|(other, hosts)| *other != kind && overlap(&own, hosts))
+            !others.any(|other| other.kind != kind && overlap(&own, &other.hosts))
         });
         if listeners.is_empty() {
             let message = "an older HTTPRoute or GRPCRoute has a host in common with the route";
@@ -149,7 +155,8 @@ impl Requests {
         }
         for listener in &listeners {
             let taken = self.0.entry((gateway, *listener)).or_default();
-            taken.push((kind, hosts_at(*listener)));
+            let hosts = hosts_at(*listener);
+            taken.push(Taken { kind, hosts });
         }
         Ok(listeners)
     }

@@ -184,7 +184,10 @@ fn what_is_not_served_is_answered_and_named() {
         );
         assert_eq!(ask(&outcome, get("a", "/odd")), "500", "{rule}");
     }
-    // A field of the whole route concerns all its rules.
+}
+
+#[test]
+fn a_field_of_the_whole_route_concerns_all_its_rules() {
     let mut whole = route("HTTPRoute", "r", json!([]), json!([to("/", "a")]));
     whole["spec"]["useDefaultGateways"] = json!("All");
     let outcome = resolved(&[gateway(json!([listener("one", 80, "HTTP", "")])), whole]);
