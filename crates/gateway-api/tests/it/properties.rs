@@ -8,39 +8,49 @@ use proptest::prelude::*;
 use proptest::sample::select;
 use serde_json::{Value, json};
 
-use crate::support::{CLASS, grant, later, object, world};
+use crate::support::{Asked, CLASS, Met, get, grant, later, object, world};
 
 const HOSTS: [&str; 6] = ["", "*.test", "a.test", "b.test", "*.b.test", "x.b.test"];
 const NAMESPACES: [&str; 2] = ["infra", "other"];
 const GATEWAYS: [&str; 3] = ["infra/g1", "infra/g2", "other/g1"];
 
 fn hosts() -> impl Strategy<Value = Vec<&'static str>> {
-    prop::collection::vec(select(&HOSTS[1..]), 0..3)
+    prop::collection::vec(select(&HOSTS[1..]), 0..4)
 }
 
 fn reference() -> impl Strategy<Value = Value> {
-    let names = select(vec!["a", "b", "missing"]);
+    let names = select(vec!["a", "a", "b", "missing"]);
     let namespaces = select(vec![None, Some("infra"), Some("other")]);
-    let ports = select(vec![80, 81, 53, 9]);
-    (names, namespaces, ports, 0..3).prop_map(|(name, namespace, port, weight)| {
+    let ports = select(vec![80, 80, 80, 81, 53, 9]);
+    (names, namespaces, ports, 0..6).prop_map(|(name, namespace, port, weight)| {
         json!({"name": name, "namespace": namespace, "port": port, "weight": weight})
     })
 }
 
 fn listener() -> impl Strategy<Value = Value> {
+    // Most protocols have a port of their own, or nothing would be left without a conflict.
     let protocols = select(vec![
-        "HTTP", "HTTP", "HTTPS", "HTTPS", "TLS", "TCP", "UDP", "ODD",
+        ("HTTP", 80_u16),
+        ("HTTP", 80),
+        ("HTTP", 80),
+        ("HTTPS", 443),
+        ("HTTPS", 443),
+        ("TLS", 443),
+        ("TCP", 81),
+        ("TCP", 80),
+        ("UDP", 53),
+        ("ODD", 80),
     ]);
     let certificates = select(vec![
+        json!([{"name": "cert"}]),
         json!([{"name": "cert"}]),
         json!([{"name": "cert", "namespace": "other"}]),
         json!([{"name": "bad"}]),
     ]);
-    let from = select(vec!["All", "Same"]);
-    let port = select(vec![80_u16, 443]);
-    let odd = prop::bool::weighted(0.1);
-    (protocols, select(&HOSTS[..]), certificates, from, port, odd).prop_map(
-        |(protocol, host, certificates, from, port, odd)| {
+    let from = select(vec!["All", "All", "All", "Same"]);
+    let odd = prop::bool::weighted(0.05);
+    (protocols, select(&HOSTS[..]), certificates, from, odd).prop_map(
+        |((protocol, port), host, certificates, from, odd)| {
             let mut listener = json!({
                 "port": port, "protocol": protocol, "hostname": host,
                 "allowedRoutes": {"namespaces": {"from": from}},
@@ -68,8 +78,8 @@ fn listeners() -> impl Strategy<Value = Value> {
 }
 
 fn parents() -> impl Strategy<Value = Value> {
-    let gateways = select(vec!["g1", "g2", "unknown", "s"]);
-    let sections = select(vec![None, None, None, Some("l0"), Some("l1")]);
+    let gateways = select(vec!["g1", "g1", "g1", "g2", "unknown", "s"]);
+    let sections = select(vec![None, None, None, None, Some("l0"), Some("l1")]);
     let one =
         (gateways, select(&NAMESPACES[..]), sections).prop_map(|(name, namespace, section)| {
             let kind = if name == "s" {
@@ -84,8 +94,8 @@ fn parents() -> impl Strategy<Value = Value> {
 
 fn rule() -> impl Strategy<Value = Value> {
     let paths = prop::collection::vec(select(vec!["/", "/a", "/b/"]), 0..3);
-    let references = prop::collection::vec(reference(), 0..3);
-    (paths, references, prop::bool::weighted(0.2)).prop_map(|(paths, references, odd)| {
+    let references = prop::collection::vec(reference(), 1..3);
+    (paths, references, prop::bool::weighted(0.1)).prop_map(|(paths, references, odd)| {
         let matches: Vec<_> = paths
             .iter()
             .map(|path| json!({"path": {"value": path}}))
@@ -136,19 +146,32 @@ fn route() -> impl Strategy<Value = (&'static str, Value, usize, &'static str)> 
 }
 
 fn documents() -> impl Strategy<Value = Vec<Value>> {
-    let gateways = prop::collection::vec((select(&GATEWAYS[..]), listeners()), 1..4);
+    let gateways = prop::collection::vec((select(&GATEWAYS[..]), listeners()), 2..5);
     let sets = prop::option::of((select(&NAMESPACES[..]), listeners(), 0_usize..3));
-    let routes = prop::collection::vec(route(), 0..6);
+    let routes = prop::collection::vec(route(), 1..8);
+    let policy = prop::option::weighted(0.7, select(vec!["ca", "ca", "ca", "bad"]));
     let from = select(vec!["HTTPRoute", "TCPRoute", "Gateway", "ListenerSet"]);
     let to = select(vec!["Service", "Secret"]);
     let grants = prop::collection::vec((from, to, select(&NAMESPACES[..])), 0..4);
-    (gateways, sets, routes, grants).prop_map(|(gateways, set, routes, grants)| {
+    let all = (gateways, sets, routes, grants, policy, any::<bool>());
+    all.prop_map(|(gateways, set, routes, grants, policy, verifies)| {
         let mut all = BTreeMap::new();
+        let authority = |name: &str| json!([{"group": "", "kind": "ConfigMap", "name": name}]);
+        if let Some(name) = policy {
+            let validation = json!({"hostname": "a.test", "caCertificateRefs": authority(name)});
+            let target = json!({"group": "", "kind": "Service", "name": "a"});
+            let spec = json!({"targetRefs": [target], "validation": validation});
+            all.insert("policy".to_owned(), object("BackendTLSPolicy", "p", spec));
+        }
         for (name, listeners) in gateways {
-            let spec = json!({
+            let mut spec = json!({
                 "gatewayClassName": CLASS, "listeners": listeners,
                 "allowedListeners": {"namespaces": {"from": "All"}},
             });
+            if verifies {
+                let validation = json!({"caCertificateRefs": authority("ca")});
+                spec["tls"]["frontend"]["default"]["validation"] = validation;
+            }
             all.insert(name.to_owned(), object("Gateway", name, spec));
         }
         if let Some((namespace, listeners, age)) = set {
@@ -405,8 +428,86 @@ fn odd() -> impl Strategy<Value = Value> {
     ])
 }
 
+/// Deletes the first, second, ... object that others refer to, and says whether there was one.
+fn delete(world: &mut World, at: usize) -> bool {
+    fn nth<T>(all: &mut BTreeMap<Key, T>, at: usize) -> bool {
+        let key = all.keys().nth(at).cloned();
+        key.is_some_and(|key| all.remove(&key).is_some())
+    }
+    let (services, certificates) = (world.services.len(), world.certificates.len());
+    let authorities = world.authorities.len();
+    if at < services {
+        return nth(&mut world.services, at);
+    }
+    let at = at - services;
+    if at < certificates {
+        return nth(&mut world.certificates, at);
+    }
+    let at = at - certificates;
+    if at < authorities {
+        return nth(&mut world.authorities, at);
+    }
+    let at = at - authorities;
+    if at < world.grants.len() {
+        world.grants.remove(at);
+        return true;
+    }
+    false
+}
+
+/// The backends that get a request.
+fn reached(outcome: &Outcome, gateway: &Key, asked: Asked<'_>) -> BTreeSet<String> {
+    let Some(served) = outcome.served.get(gateway) else {
+        return BTreeSet::new();
+    };
+    let Met::Backends(all, _) = Met::new(served, asked) else {
+        return BTreeSet::new();
+    };
+    let usable = all
+        .iter()
+        .filter(|one| !matches!(one.target, Target::Answer(_)));
+    usable.map(|one| format!("{:?}", one.target)).collect()
+}
+
+/// Without something that was referred to, requests are refused: they reach no other backend, and
+/// none in another way.
+fn check_deletion(before: &Outcome, after: &Outcome) {
+    for gateway in before.served.keys().chain(after.served.keys()) {
+        for host in ["a.test", "b.test", "x.b.test", "else"] {
+            for path in ["/", "/a", "/b"] {
+                for (port, server_name) in [(80, ""), (80, host), (443, ""), (443, host)] {
+                    let asked = Asked {
+                        port,
+                        server_name,
+                        ..get(host, path)
+                    };
+                    let now = reached(after, gateway, asked);
+                    let then = reached(before, gateway, asked);
+                    assert!(
+                        now.is_subset(&then),
+                        "{gateway} {asked:?}: {now:?}, not {then:?}"
+                    );
+                }
+            }
+        }
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(300))]
+
+    #[test]
+    fn without_what_they_need_requests_reach_nothing_else(documents in documents()) {
+        let world = world(&documents);
+        let before = resolve(&world);
+        for at in 0.. {
+            let mut without = world.clone();
+            if !delete(&mut without, at) {
+                break;
+            }
+            check_deletion(&before, &resolve(&without));
+        }
+    }
 
     #[test]
     fn odd_objects_are_answered_as_well(

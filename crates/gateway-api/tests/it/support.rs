@@ -253,14 +253,11 @@ pub(crate) fn backends(all: &[WeightedBackend]) -> String {
         1 => target(&one.target),
         weight => format!("{weight}*{}", target(&one.target)),
     });
-    match all {
-        [] => "closed".to_owned(),
-        _ => each.collect::<Vec<_>>().join(" "),
-    }
+    each.collect::<Vec<_>>().join(" ")
 }
 
-/// What happens to a request.
-#[derive(Clone, Copy)]
+/// A request.
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct Asked<'a> {
     pub(crate) port: u16,
     pub(crate) server_name: &'a str,
@@ -305,50 +302,69 @@ fn host<'a>(hosts: &'a [VirtualHost], name: &str) -> Option<&'a VirtualHost> {
     best.map(|(_, host)| host)
 }
 
+/// What happens to a request.
+pub(crate) enum Met<'a> {
+    /// It gets no further than here.
+    Words(String),
+    /// One of these gets it, and whether TLS ends here.
+    Backends(&'a [WeightedBackend], bool),
+}
+
+impl<'a> Met<'a> {
+    /// What `served` does with a request.
+    pub(crate) fn new(served: &'a Served, asked: Asked<'_>) -> Self {
+        let words = |text: &str| Self::Words(text.to_owned());
+        let mut listeners = served.listeners.iter();
+        let Some(listener) = listeners.find(|one| one.port == asked.port) else {
+            return words("refused");
+        };
+        let Some(chain) = chain(&listener.chains, asked.server_name) else {
+            return words("closed");
+        };
+        let hosts = match &listener.contents[chain.content] {
+            Content::Tcp(all) if all.is_empty() => return words("closed"),
+            Content::Tcp(all) => {
+                return Self::Backends(all, matches!(chain.tls, Tls::Terminated(_)));
+            }
+            Content::Http(hosts) => hosts,
+        };
+        let Some(host) = host(hosts, asked.host) else {
+            return words("404");
+        };
+        let rule = host.rules.iter().find(|rule| fits(rule, asked));
+        match rule.map(|rule| &rule.action) {
+            None => Self::Words(host.otherwise.to_string()),
+            Some(Action::Answer(status)) => Self::Words(status.to_string()),
+            Some(Action::Redirect(redirect)) => Self::Words(format!("{redirect:?}")),
+            Some(Action::Forward(all)) => Self::Backends(all, false),
+        }
+    }
+}
+
+fn fits(rule: &legate_routes::Rule, asked: Asked<'_>) -> bool {
+    let path = match &rule.matched.path {
+        PathMatch::Exact(path) => asked.path == path,
+        PathMatch::Prefix(path) => asked.path.starts_with(path.as_str()),
+        PathMatch::Segments(path) => {
+            let rest = asked.path.strip_prefix(path.as_str());
+            rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+        }
+        PathMatch::Regex(regex) => panic!("{regex}"),
+    };
+    let headers = rule.matched.headers.iter().all(|wanted| {
+        let mut given = asked.headers.iter();
+        given.any(|(name, value)| {
+            wanted.name == *name && wanted.value == TextMatch::Exact((*value).to_owned())
+        })
+    });
+    path && headers
+}
+
 /// What happens to a request, in few words.
 pub(crate) fn ask(outcome: &Outcome, asked: Asked<'_>) -> String {
-    let mut listeners = served(outcome).listeners.iter();
-    let Some(listener) = listeners.find(|one| one.port == asked.port) else {
-        return "refused".to_owned();
-    };
-    let Some(chain) = chain(&listener.chains, asked.server_name) else {
-        return "closed".to_owned();
-    };
-    let hosts = match &listener.contents[chain.content] {
-        Content::Tcp(all) => {
-            let how = match &chain.tls {
-                Tls::Terminated(_) => "ended ",
-                Tls::None | Tls::PassedThrough => "",
-            };
-            return format!("{how}{}", backends(all));
-        }
-        Content::Http(hosts) => hosts,
-    };
-    let Some(host) = host(hosts, asked.host) else {
-        return "404".to_owned();
-    };
-    let fits = |rule: &&legate_routes::Rule| {
-        let path = match &rule.matched.path {
-            PathMatch::Exact(path) => asked.path == path,
-            PathMatch::Prefix(path) => asked.path.starts_with(path.as_str()),
-            PathMatch::Segments(path) => {
-                let rest = asked.path.strip_prefix(path.as_str());
-                rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
-            }
-            PathMatch::Regex(regex) => panic!("{regex}"),
-        };
-        let headers = rule.matched.headers.iter().all(|wanted| {
-            let mut given = asked.headers.iter();
-            given.any(|(name, value)| {
-                wanted.name == *name && wanted.value == TextMatch::Exact((*value).to_owned())
-            })
-        });
-        path && headers
-    };
-    match host.rules.iter().find(fits).map(|rule| &rule.action) {
-        None => host.otherwise.to_string(),
-        Some(Action::Answer(status)) => status.to_string(),
-        Some(Action::Redirect(redirect)) => format!("{redirect:?}"),
-        Some(Action::Forward(all)) => backends(all),
+    match Met::new(served(outcome), asked) {
+        Met::Words(words) => words,
+        Met::Backends(all, true) => format!("ended {}", backends(all)),
+        Met::Backends(all, false) => backends(all),
     }
 }
