@@ -34,7 +34,7 @@ pub(super) fn headers(written: &HeaderFilter, path: &str) -> Result<HeaderModifi
     ] {
         for Header { name, value } in list {
             let name = header_name(name, &format!("{path}.{field}"))?;
-            if value.contains(['\0', '\r', '\n']) {
+            if !is_value(value) {
                 return Err(unserved(&format!("{path}.{field}[{name}]"), value));
             }
             // The first of several with one name counts. A percent sign would begin a command.
@@ -47,6 +47,19 @@ pub(super) fn headers(written: &HeaderFilter, path: &str) -> Result<HeaderModifi
             .push(header_name(name, &format!("{path}.remove"))?);
     }
     Ok(changes)
+}
+
+/// Whether a text can be the value of a header, or a part of one. Envoy refuses everything on a port
+/// for another one.
+fn is_value(text: &str) -> bool {
+    const LONGEST: usize = 8 * 1024;
+    let is_control = |byte: u8| (byte < 0x20 && byte != b'\t') || byte == 0x7f;
+    text.len() <= LONGEST && !text.bytes().any(is_control)
+}
+
+/// Whether a text can be a path without a query.
+pub(super) fn is_path(text: &str) -> bool {
+    text.starts_with('/') && is_value(text) && !text.contains(['?', '#', ' ', '\t'])
 }
 
 /// The name of a header in lower case. Proxies choose `Host` themselves.
@@ -87,7 +100,7 @@ pub(super) fn mirror(
 }
 
 fn path_rewrite(written: &PathModifier, path: &str) -> Result<Rewrite, String> {
-    let absolute = |value: &str| match value.is_empty() || value.starts_with('/') {
+    let absolute = |value: &str| match value.is_empty() || is_path(value) {
         true => Ok(value.to_owned()),
         false => Err(unserved(path, value)),
     };
@@ -153,8 +166,18 @@ pub(super) fn redirect(
 }
 
 /// Which pages of other origins may send requests.
-pub(super) fn cors(written: &WrittenCors) -> Arc<Cors> {
+pub(super) fn cors(written: &WrittenCors, path: &str) -> Result<Arc<Cors>, String> {
     const MAX_AGE: u32 = 5;
+    let lists = [
+        &written.allow_origins,
+        &written.allow_methods,
+        &written.allow_headers,
+        &written.expose_headers,
+    ];
+    let is_one = |text: &&String| !text.is_empty() && is_value(text) && !text.contains(',');
+    if let Some(odd) = lists.into_iter().flatten().find(|text| !is_one(text)) {
+        return Err(unserved(path, odd));
+    }
     let origins = written
         .allow_origins
         .iter()
@@ -163,14 +186,14 @@ pub(super) fn cors(written: &WrittenCors) -> Arc<Cors> {
             origin if origin.contains('*') => TextMatch::Regex(quoted(origin).replace(r"\*", ".+")),
             origin => TextMatch::Exact(origin.to_owned()),
         });
-    Arc::new(Cors {
+    Ok(Arc::new(Cors {
         origins: origins.collect(),
         credentials: written.allow_credentials.unwrap_or_default(),
         methods: written.allow_methods.clone(),
         headers: written.allow_headers.clone(),
         exposed: written.expose_headers.clone(),
         max_age: Duration::from_secs(written.max_age.unwrap_or(MAX_AGE).into()),
-    })
+    }))
 }
 
 /// A text as an expression that is only for this text.

@@ -9,7 +9,7 @@ use legate_routes::{
 };
 
 use super::backend::{Found, Site};
-use super::filters::{self, header_name, quoted, required, unserved};
+use super::filters::{self, header_name, is_path, quoted, required, unserved};
 use super::route::Route;
 use crate::duration;
 use crate::object::Object;
@@ -199,8 +199,9 @@ fn http_filter(
             filters::rewrite(rule, own, &path)?;
         }
         "CORS" => {
-            let own = required(filter.cors.as_ref(), &path("cors"))?;
-            rule.cors = Some(filters::cors(own));
+            let path = path("cors");
+            let own = required(filter.cors.as_ref(), &path)?;
+            rule.cors = Some(filters::cors(own, &path)?);
         }
         other => return Err(unserved(&path("type"), other)),
     }
@@ -375,6 +376,7 @@ fn add(all: &mut Vec<ValueMatch>, one: ValueMatch) {
 
 fn regex(text: &str, path: &str) -> Result<String, String> {
     match re2::validate(text) {
+        Ok(()) if text.is_empty() => Err(unserved(path, text)),
         Ok(()) => Ok(text.to_owned()),
         Err(reason) => Err(format!("{path}: {text:?} is not an expression: {reason}")),
     }
@@ -387,7 +389,7 @@ fn path(written: Option<&TypedPath>) -> Result<PathMatch, String> {
     };
     let value = written.value.as_deref().unwrap_or("/");
     let kind = written.r#type.as_deref().unwrap_or("PathPrefix");
-    if kind != "RegularExpression" && !value.starts_with('/') {
+    if kind != "RegularExpression" && !is_path(value) {
         return Err(unserved(&format!("{PATH}.value"), value));
     }
     match kind {
@@ -414,6 +416,10 @@ fn header_match(written: &TypedValue, path: &str) -> Result<ValueMatch, String> 
 }
 
 fn value(written: &TypedValue, path: &str) -> Result<ValueMatch, String> {
+    const LONGEST: usize = 1024;
+    if !(1..=LONGEST).contains(&written.name.len()) {
+        return Err(unserved(&format!("{path}.name"), &written.name));
+    }
     let text = written.value.clone();
     let value = match written.r#type.as_deref().unwrap_or("Exact") {
         "Exact" => TextMatch::Exact(text),
@@ -465,6 +471,11 @@ fn grpc_match(written: &GrpcMatch) -> Condition {
 
 fn grpc_path(kind: &str, service: Option<&str>, method: Option<&str>) -> Result<PathMatch, String> {
     const ANY: &str = "[^/]+";
+    let is_part = |text: &&str| is_path(&format!("/{text}"));
+    let mut parts = service.into_iter().chain(method);
+    if let Some(odd) = parts.find(|part| kind == "Exact" && !is_part(part)) {
+        return Err(unserved("matches.method", odd));
+    }
     match (kind, service, method) {
         ("Exact" | "RegularExpression", None, None) => Ok(PathMatch::default()),
         ("Exact", Some(service), Some(method)) => {

@@ -190,8 +190,8 @@ fn tls(object: &Object<BackendTlsPolicy>, authorities: Authorities) -> Result<Ba
     for name in &validation.subject_alt_names {
         let (host, uri) = (name.hostname.as_ref(), name.uri.as_ref());
         names.push(match (name.r#type.as_str(), host, uri) {
-            ("Hostname", Some(host), _) => AltName::Host(host.clone()),
-            ("URI", _, Some(uri)) => AltName::Uri(uri.clone()),
+            ("Hostname", Some(host), _) if is_host(host) => AltName::Host(host.clone()),
+            ("URI", _, Some(uri)) if !uri.is_empty() => AltName::Uri(uri.clone()),
             (other, ..) => {
                 let message = format!("validation.subjectAltNames: {other:?} is not served");
                 return Err(invalid(message));

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use legate_model::{ServiceName, Tenancy, WILDCARD};
-use legate_routes::covers;
+use legate_routes::{covers, is_host};
 
 use crate::condition::Problem;
 use crate::kind::RouteKind;
@@ -87,8 +87,13 @@ fn route<'a, T>(
     let broken = broken.map(|error| format!("spec cannot be read: {error}"));
     let elsewhere = object.unserved_outside("rules");
     let elsewhere = || elsewhere.map(|path| format!("spec.{path} is not served"));
-    let mut lower: Vec<_> = hosts.iter().map(|host| host.to_lowercase()).collect();
-    if lower.is_empty() {
+    let mut odd = hosts.iter().filter(|host| !is_host(host));
+    let odd = odd
+        .next()
+        .map(|host| format!("spec.hostnames: {host:?} is not a host"));
+    let lower = hosts.iter().filter(|host| is_host(host));
+    let mut lower: Vec<_> = lower.map(|host| host.to_lowercase()).collect();
+    if hosts.is_empty() {
         lower.push(WILDCARD.to_owned());
     }
     Route {
@@ -100,7 +105,7 @@ fn route<'a, T>(
         parents,
         hosts: lower,
         spec,
-        unserved: broken.or_else(elsewhere),
+        unserved: broken.or_else(elsewhere).or(odd),
     }
 }
 

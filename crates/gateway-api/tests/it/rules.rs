@@ -186,6 +186,70 @@ fn what_is_not_served_is_answered_and_named() {
     }
 }
 
+/// Envoy refuses everything on a port for one text that it cannot have.
+#[test]
+fn texts_that_cannot_be_sent_are_answered() {
+    let filter = |kind: &str, field: &str, value: Value| {
+        let mut rule = to("/odd", "a");
+        rule["filters"] = json!([{"type": kind, field: value}]);
+        rule
+    };
+    let matched = |value: Value| {
+        let mut rule = to("/odd", "a");
+        rule["matches"] = json!([value]);
+        rule
+    };
+    let rewrite = json!({"type": "ReplaceFullPath", "replaceFullPath": "/a\nb"});
+    let rules = [
+        filter("URLRewrite", "urlRewrite", json!({"path": rewrite})),
+        filter(
+            "RequestRedirect",
+            "requestRedirect",
+            json!({"path": rewrite}),
+        ),
+        filter(
+            "RequestRedirect",
+            "requestRedirect",
+            json!({"hostname": "a b"}),
+        ),
+        filter("CORS", "cors", json!({"allowOrigins": ["https://a\r\nb"]})),
+        filter("CORS", "cors", json!({"allowMethods": [""]})),
+        filter(
+            "RequestHeaderModifier",
+            "requestHeaderModifier",
+            json!({"set": [{"name": "x", "value": "\u{1}"}]}),
+        ),
+        matched(json!({"path": {"value": "/a?b"}})),
+        matched(json!({"path": {"value": "/a b"}})),
+        matched(json!({"path": {"type": "Exact", "value": "a"}})),
+        matched(json!({"path": {"type": "RegularExpression", "value": ""}})),
+        matched(json!({"headers": [{"name": "", "value": "x"}]})),
+        matched(json!({"headers": [{"name": "a b", "value": "x"}]})),
+        matched(json!({"queryParams": [{"name": "", "value": "x"}]})),
+        matched(json!({"method": "GET|PUT"})),
+    ];
+    for rule in rules {
+        let outcome = with(json!([rule]));
+        assert_eq!(
+            said(&outcome),
+            "!Accepted:UnsupportedValue ResolvedRefs",
+            "{rule}"
+        );
+    }
+    let objects = [
+        gateway(json!([listener("one", 80, "HTTP", "")])),
+        route(
+            "HTTPRoute",
+            "r",
+            json!(["a b", "a.test"]),
+            json!([to("/", "a")]),
+        ),
+    ];
+    let outcome = resolved(&objects);
+    assert_eq!(said(&outcome), "!Accepted:UnsupportedValue ResolvedRefs");
+    assert_eq!(ask(&outcome, get("a.test", "/")), "500");
+}
+
 #[test]
 fn a_field_of_the_whole_route_concerns_all_its_rules() {
     let mut whole = route("HTTPRoute", "r", json!([]), json!([to("/", "a")]));

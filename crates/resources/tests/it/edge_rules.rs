@@ -20,6 +20,21 @@ use crate::golden_cases::written;
 
 /// A gateway with one port, and services for requests and for connections.
 pub(crate) fn snapshot(contents: Vec<Content>, chains: Vec<Chain>) -> Snapshot {
+    let mut snapshot = configured();
+    let Kind::ApiGateway(own) = &mut snapshot.kind else {
+        panic!("{:?}", snapshot.kind)
+    };
+    let served = Arc::make_mut(&mut own.served);
+    served.listeners.truncate(1);
+    let listener = Arc::make_mut(&mut served.listeners[0]);
+    listener.contents = contents;
+    listener.host_ports = HostPorts::Any;
+    listener.chains = chains;
+    snapshot
+}
+
+/// A gateway that is configured by entries, with the services `api` and `db`.
+pub(crate) fn configured() -> Snapshot {
     let documents: Documents = serde_json::from_value(json!({
         "Gateway": {"Kind": "api-gateway", "Service": "edge"},
         "Entries": [
@@ -36,17 +51,7 @@ pub(crate) fn snapshot(contents: Vec<Content>, chains: Vec<Chain>) -> Snapshot {
         ],
     }))
     .unwrap();
-    let mut snapshot = documents.snapshot().unwrap();
-    let Kind::ApiGateway(own) = &mut snapshot.kind else {
-        panic!("{:?}", snapshot.kind)
-    };
-    let served = Arc::make_mut(&mut own.served);
-    served.listeners.truncate(1);
-    let listener = Arc::make_mut(&mut served.listeners[0]);
-    listener.contents = contents;
-    listener.host_ports = HostPorts::Any;
-    listener.chains = chains;
-    snapshot
+    documents.snapshot().unwrap()
 }
 
 /// The resources of a gateway, which Envoy accepts.
