@@ -1,10 +1,15 @@
 //! Backends outside of the mesh.
 
+use std::net::IpAddr;
+
+use serde::{Deserialize, Serialize};
+
 use crate::listener::Certificate;
 
 /// A port of a Kubernetes Service, as a gateway calls it. Gateways that call it in different ways
 /// have different backends.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase", deny_unknown_fields)]
 pub struct Backend {
     /// The namespace of the Service.
     pub namespace: String,
@@ -15,11 +20,76 @@ pub struct Backend {
     /// What it understands.
     pub protocol: BackendProtocol,
     /// How it is called by TLS; `None` for plain text.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tls: Option<BackendTls>,
 }
 
+impl Backend {
+    /// The port that it is.
+    pub fn service_port(&self) -> ServicePort {
+        ServicePort {
+            namespace: self.namespace.clone(),
+            name: self.name.clone(),
+            port: self.port,
+            transport: match self.protocol {
+                BackendProtocol::Udp => Transport::Udp,
+                BackendProtocol::Http1 | BackendProtocol::Http2 | BackendProtocol::Tcp => {
+                    Transport::Tcp
+                }
+            },
+        }
+    }
+}
+
+/// A port of a Kubernetes Service, however it is called.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase", deny_unknown_fields)]
+pub struct ServicePort {
+    /// The namespace of the Service.
+    pub namespace: String,
+    /// Its name.
+    pub name: String,
+    /// The number of its port.
+    pub port: u16,
+    /// What is below the protocol.
+    #[serde(default)]
+    pub transport: Transport,
+}
+
+/// The protocol below the one that a port understands.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
+pub enum Transport {
+    /// TCP.
+    #[default]
+    Tcp,
+    /// UDP.
+    Udp,
+}
+
+impl Transport {
+    /// As in the keys of stores, which never change.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Tcp => "tcp",
+            Self::Udp => "udp",
+        }
+    }
+}
+
+/// Something that can be called, behind the port of a Service.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase", deny_unknown_fields)]
+pub struct Endpoint {
+    /// Its IP address.
+    pub address: IpAddr,
+    /// Its port.
+    pub port: u16,
+}
+
 /// What a backend understands.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum BackendProtocol {
     /// HTTP/1.1, also for WebSockets.
     Http1,
@@ -32,7 +102,8 @@ pub enum BackendProtocol {
 }
 
 /// How a backend is called by TLS.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase", deny_unknown_fields)]
 pub struct BackendTls {
     /// The server name of the handshake.
     pub server_name: String,
@@ -41,11 +112,12 @@ pub struct BackendTls {
     /// The names of which the certificate must have one. At least one.
     pub names: Vec<AltName>,
     /// What the gateway presents.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub presented: Option<Certificate>,
 }
 
 /// Who may have signed a certificate.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum Authorities {
     /// Those of the gateway's image.
     OfSystem,
@@ -54,7 +126,7 @@ pub enum Authorities {
 }
 
 /// A name in a certificate.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum AltName {
     /// A host.
     Host(String),

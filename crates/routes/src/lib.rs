@@ -7,16 +7,24 @@
 //! the order in which they are tried, and a backend that cannot be used is an answer. So nothing
 //! that reads these types looks at another route if one does not fit.
 //!
+//! What is served can be written as JSON, in which unknown fields and values are errors: it travels
+//! from a cluster to the servers, and is stored there. Fields are only added, with a default.
+//!
 //! Pure: nothing here reads a store or knows Envoy.
 
 mod backend;
+mod check;
+mod form;
 mod host;
 mod listener;
 mod matching;
 mod order;
 mod rule;
 
-pub use backend::{AltName, Authorities, Backend, BackendProtocol, BackendTls};
+pub use backend::{
+    AltName, Authorities, Backend, BackendProtocol, BackendTls, Endpoint, ServicePort, Transport,
+};
+pub use check::MAX_PEM;
 pub use host::{covers, is_host};
 pub use listener::{
     Certificate, Chain, Clients, Content, Datagrams, HostPorts, Listener, ServerTls, Tls,

@@ -1,20 +1,27 @@
 //! Conditions on requests.
 
+use serde::{Deserialize, Serialize};
+
 /// Conditions, all of which must hold.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase", deny_unknown_fields)]
 pub struct Match {
     /// On the path.
+    #[serde(default, skip_serializing_if = "PathMatch::is_any")]
     pub path: PathMatch,
     /// The method in capital letters; `None` for any.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub method: Option<String>,
     /// On headers.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub headers: Vec<ValueMatch>,
     /// On parameters of the query.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub query: Vec<ValueMatch>,
 }
 
 /// A condition on the path, without the query.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum PathMatch {
     /// The whole path.
     Exact(String),
@@ -35,6 +42,11 @@ impl Default for PathMatch {
 }
 
 impl PathMatch {
+    /// Whether every path fits.
+    fn is_any(&self) -> bool {
+        *self == Self::default()
+    }
+
     /// What the path is compared with.
     pub fn text(&self) -> &str {
         match self {
@@ -46,7 +58,8 @@ impl PathMatch {
 }
 
 /// A condition on a header or a parameter.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase", deny_unknown_fields)]
 pub struct ValueMatch {
     /// The name.
     pub name: String,
@@ -55,7 +68,7 @@ pub struct ValueMatch {
 }
 
 /// A condition on a text.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum TextMatch {
     /// Any value.
     Present,

@@ -97,6 +97,14 @@ tables! {
     Partitions = 28, Mesh;
     /// One row.
     CaConfiguration = 22, Mesh;
+    /// Gateway name.
+    Gateways = 31, Namespace;
+    /// Gateway name, transport, port.
+    GatewayListeners = 32, Namespace;
+    /// Gateway name; namespace, name, transport and port of a Service in Kubernetes.
+    GatewayEndpoints = 33, Namespace;
+    /// Gateway name, secret name.
+    GatewaySecrets = 34, Namespace;
 
     // Indexes, which are derived from rows and not stored.
     /// Node id.

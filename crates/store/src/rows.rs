@@ -14,9 +14,13 @@ use legate_model::{
     Namespace, Node, NodeCoordinate, Partition, Peering, PreparedQuery, ServiceInstance,
     ServiceName, Session, Tenancy, TenancyName,
 };
+use legate_routes::Transport;
 use serde::{Deserialize, Serialize};
 
 use crate::ca_state::CaState;
+use crate::gateways::{
+    GatewayEndpointsRow, GatewayListenerRow, GatewayRow, GatewaySecretRow, port_name,
+};
 use crate::key::{Key, Table};
 use crate::row::Row;
 use crate::sessions::sortable;
@@ -218,6 +222,16 @@ rows! {
     FileServices: FileServiceRow = |row| [&row.node, &row.id];
     CaConfiguration: CaConfiguration = |_| [],
         secret = "it may contain a private key, or a token for an external CA";
+    Gateways: GatewayRow = |row| [&row.name];
+    GatewayListeners: GatewayListenerRow = |row| [
+        &row.gateway, Transport::Tcp.as_str(), &port_name(row.listener.port)
+    ];
+    GatewayEndpoints: GatewayEndpointsRow = |row| [
+        &row.gateway, &row.of.namespace, &row.of.name, row.of.transport.as_str(),
+        &port_name(row.of.port)
+    ];
+    GatewaySecrets: GatewaySecretRow = |row| [&row.gateway, &row.secret.name],
+        secret = "private keys";
     Namespaces: Namespace = |row| [row.name.as_str()];
     Partitions: Partition = |row| [row.name.as_str()];
 }

@@ -16,8 +16,8 @@ const GZIP: [u8; 2] = [0x1f, 0x8b];
 /// The maximum size of the metadata in an archive, in bytes.
 const LONGEST: u64 = 64 << 20;
 
-/// Consul's names of record types, by table number.
-const NAMES: [(u8, &str); 28] = [
+/// Consul's names of record types, by table number. It has none for gateways of clusters.
+const NAMES: [(u8, &str); 32] = [
     (1, "Register"),
     (2, "Register"),
     (3, "Register"),
@@ -46,6 +46,10 @@ const NAMES: [(u8, &str); 28] = [
     (28, "Partition"),
     (29, "KVS"),
     (30, "Peering"),
+    (31, "Gateway"),
+    (32, "Gateway"),
+    (33, "Gateway"),
+    (34, "Gateway"),
 ];
 
 /// The content of a snapshot.

@@ -6,6 +6,7 @@ mod committing;
 mod durable;
 mod entries;
 mod etcd;
+mod gateways;
 mod kv;
 mod policies;
 mod prepared_queries;

@@ -1,0 +1,228 @@
+//! Gateways of clusters: equal content takes no index, what nothing leads to is removed, and rows
+//! come back as they were.
+
+use std::sync::Arc;
+
+use legate_model::{Secret, Tenancy};
+use legate_routes::{Endpoint, Listener, ServicePort};
+use serde_json::json;
+
+use super::durable::open;
+use super::rows;
+use crate::key::{Key, Table};
+use crate::row::Stored;
+use crate::stored_tables::{decode, is_secret};
+use crate::{GatewayContent, GatewayProblem, GatewaySecret, Store, Unavailable, WriteTxn};
+
+/// A port that presents a certificate and leads to a Service.
+fn listener(port: u16, service: &str) -> Arc<Listener> {
+    let backend = json!({"Namespace": "shop", "Name": service, "Port": 80, "Protocol": "Http1"});
+    let rule = json!({
+        "Origin": {"Route": {"Name": "route"}, "Rule": 0},
+        "Action": {"Forward": [{"Weight": 1, "Target": {"Backend": backend}}]},
+    });
+    let form = json!({
+        "Port": port,
+        "Chains": [{"Tls": {"Terminated": {"Certificates": [{"Secret": "cert"}]}}, "Content": 0}],
+        "Contents": [{"Http": [{"Domains": ["*"], "Otherwise": 404, "Rules": [rule]}]}],
+        "HostPorts": "Any",
+    });
+    Arc::new(serde_json::from_value(form).unwrap())
+}
+
+fn port_of(service: &str) -> ServicePort {
+    serde_json::from_value(json!({"Namespace": "shop", "Name": service, "Port": 80})).unwrap()
+}
+
+fn at(addresses: &[&str]) -> Vec<Endpoint> {
+    let endpoint = |address: &&str| Endpoint {
+        address: address.parse().unwrap(),
+        port: 8080,
+    };
+    addresses.iter().map(endpoint).collect()
+}
+
+fn secret(certificate: &str) -> Arc<GatewaySecret> {
+    Arc::new(GatewaySecret {
+        name: "cert".to_owned(),
+        certificate: certificate.to_owned(),
+        private_key: Secret::new("the key"),
+    })
+}
+
+fn content() -> GatewayContent {
+    GatewayContent {
+        listeners: vec![listener(443, "web"), listener(8443, "api")],
+        endpoints: vec![
+            (port_of("web"), at(&["10.0.0.1", "10.0.0.2"])),
+            (port_of("api"), at(&["10.0.0.3"])),
+        ],
+        secrets: vec![secret("a")],
+    }
+}
+
+/// A write that is refused, or cannot be stored.
+#[derive(Debug, PartialEq)]
+enum Refused {
+    Problem(GatewayProblem),
+    Unavailable,
+}
+
+impl From<GatewayProblem> for Refused {
+    fn from(problem: GatewayProblem) -> Self {
+        Self::Problem(problem)
+    }
+}
+
+impl From<Unavailable> for Refused {
+    fn from(_: Unavailable) -> Self {
+        Self::Unavailable
+    }
+}
+
+/// Whether a write takes an index.
+async fn write(
+    store: &Store,
+    mut write: impl FnMut(&mut WriteTxn) -> Result<(), GatewayProblem> + Send + 'static,
+) -> Result<bool, Refused> {
+    let before = store.state().index();
+    let written = store.write(move |txn| write(txn).map_err(Refused::from));
+    written.await?;
+    Ok(store.state().index() > before)
+}
+
+async fn put(
+    store: &Store,
+    gateway: &'static str,
+    content: GatewayContent,
+) -> Result<bool, Refused> {
+    write(store, move |txn| txn.put_gateway(gateway, &content)).await
+}
+
+async fn put_endpoints(store: &Store, service: &str, addresses: &[&str]) -> Result<bool, Refused> {
+    let all = [(port_of(service), at(addresses))];
+    write(store, move |txn| txn.put_gateway_endpoints("edge", &all)).await
+}
+
+async fn put_secret(store: &Store, certificate: &str) -> Result<bool, Refused> {
+    let all = [secret(certificate)];
+    write(store, move |txn| txn.put_gateway_secrets("edge", &all)).await
+}
+
+#[tokio::test]
+async fn what_is_equal_takes_no_index() {
+    let store = Store::new();
+    assert_eq!(put(&store, "edge", content()).await, Ok(true));
+    assert_eq!(put(&store, "edge", content()).await, Ok(false));
+    let only_listeners = GatewayContent {
+        endpoints: Vec::new(),
+        secrets: Vec::new(),
+        ..content()
+    };
+    assert_eq!(put(&store, "edge", only_listeners).await, Ok(false));
+
+    let before = store.state().read().gateway_listeners("edge");
+    let again = put_endpoints(&store, "web", &["10.0.0.2", "10.0.0.1", "10.0.0.2"]).await;
+    assert_eq!(again, Ok(false), "the order says nothing");
+    assert_eq!(put_endpoints(&store, "web", &["10.0.0.9"]).await, Ok(true));
+    assert_eq!(put_secret(&store, "a").await, Ok(false));
+    assert_eq!(put_secret(&store, "b").await, Ok(true));
+    let after = store.state().read().gateway_listeners("edge");
+    assert!(
+        std::iter::zip(&before, &after).all(|(a, b)| Arc::ptr_eq(a, b)),
+        "neither an endpoint nor a certificate changes a listener"
+    );
+
+    let mut one = content();
+    one.listeners[1] = listener(8443, "web");
+    one.endpoints.pop();
+    assert_eq!(put(&store, "edge", one).await, Ok(true));
+    let state = store.state();
+    let read = state.read();
+    assert!(Arc::ptr_eq(&before[0], &read.gateway_listeners("edge")[0]));
+    assert!(read.gateway_endpoints("edge", &port_of("api")).is_none());
+}
+
+#[tokio::test]
+async fn a_gateway_is_removed_with_everything_that_it_has() {
+    let store = Store::new();
+    for name in ["edge", "other"] {
+        put(&store, name, content()).await.unwrap();
+    }
+    let remove = |txn: &mut WriteTxn| {
+        txn.remove_gateway("edge");
+        Ok(())
+    };
+    assert_eq!(write(&store, remove).await, Ok(true));
+    assert_eq!(write(&store, remove).await, Ok(false));
+    let state = store.state();
+    let read = state.read();
+    assert_eq!(read.gateways(), ["other"]);
+    assert!(read.gateway_listeners("edge").is_empty());
+    assert!(read.gateway_endpoints("edge", &port_of("web")).is_none());
+    assert!(read.gateway_secret("edge", "cert").is_none());
+    assert!(read.gateway_secret("other", "cert").is_some());
+}
+
+#[tokio::test]
+async fn what_nothing_leads_to_is_refused() {
+    let store = Store::new();
+    let missing = Refused::Problem(GatewayProblem::Missing);
+    assert_eq!(put_secret(&store, "a").await, Err(missing));
+    let mut stray = content();
+    stray.endpoints[1].0 = port_of("stray");
+    let unused = Refused::Problem(GatewayProblem::UnusedEndpoints(1));
+    assert_eq!(put(&store, "edge", stray).await, Err(unused));
+    assert!(store.state().read().gateways().is_empty());
+}
+
+#[tokio::test]
+async fn gateways_come_back_after_a_restart_and_from_a_snapshot() {
+    let directory = tempfile::tempdir().unwrap();
+    let opened = open(directory.path()).await;
+    put(&opened.store, "edge", content()).await.unwrap();
+    let before = rows(&opened.store);
+    let mut saved = Vec::new();
+    opened.store.save(&mut saved).unwrap();
+    opened.stop().await;
+
+    let opened = open(directory.path()).await;
+    assert_eq!(rows(&opened.store), before);
+    let remove = |txn: &mut WriteTxn| {
+        txn.remove_gateway("edge");
+        Ok(())
+    };
+    assert_eq!(write(&opened.store, remove).await, Ok(true));
+    let snapshot = opened.store.read_snapshot(std::io::Cursor::new(saved));
+    opened.store.restore(snapshot.unwrap()).await.unwrap();
+    assert_eq!(rows(&opened.store).1, before.1);
+    opened.stop().await;
+}
+
+#[test]
+fn only_what_is_valid_is_read() {
+    let key = Key::new(
+        Table::GatewayListeners,
+        &Tenancy::default(),
+        &["edge", "tcp", "00443"],
+    );
+    let mut form = json!({
+        "gateway": "edge",
+        "listener": &*listener(443, "web"),
+        "modify_index": 1,
+    });
+    let read = |form: &serde_json::Value| -> Result<Stored, _> {
+        decode(&key, &serde_json::to_vec(form).unwrap())
+    };
+    assert!(read(&form).is_ok());
+    form["listener"]["Contents"][0]["Http"][0]["Otherwise"] = json!(42);
+    let error = read(&form).err().expect("it is refused").to_string();
+    assert!(error.contains("Contents[0].Http[0].Otherwise"), "{error}");
+    assert!(!is_secret(&key));
+    let of_secret = Key::new(
+        Table::GatewaySecrets,
+        &Tenancy::default(),
+        &["edge", "cert"],
+    );
+    assert!(is_secret(&of_secret), "it is sealed");
+}
