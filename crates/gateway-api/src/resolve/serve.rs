@@ -125,7 +125,8 @@ fn by_name(port: u16, here: &[Place<'_>], crowded: &mut Vec<usize>) -> Listener 
             }
         }
     }
-    if !closed.is_empty() {
+    // Envoy needs a chain, even if nothing is behind the port yet.
+    if !closed.is_empty() || port.chains.is_empty() {
         let names = closed.into_iter().collect();
         add(
             &mut port,

@@ -4,7 +4,8 @@ use legate_gateway_api::types::ParametersReference;
 use legate_gateway_api::{Front, Key, resolve};
 use serde_json::{Value, json};
 
-use crate::support::{CLASS, gateway, grant, listener, object, of_gateway, resolved, short, world};
+use crate::clusters::{CLASS, grant, object, world};
+use crate::support::{gateway, listener, of_gateway, resolved, short};
 
 const GOOD: &str = "Accepted Programmed";
 const SERVED: &str = "Accepted Programmed ResolvedRefs";

@@ -3,9 +3,9 @@
 use legate_gateway_api::{RouteKind, resolve};
 use serde_json::{Value, json};
 
+use crate::clusters::{grant, later, object, world};
 use crate::support::{
-    Asked, ask, gateway, get, grant, later, listener, object, of_gateway, of_route, resolved,
-    route, to, world,
+    Asked, ask, gateway, get, listener, of_gateway, of_route, resolved, route, to,
 };
 
 const GOOD: &str = "Accepted ResolvedRefs";

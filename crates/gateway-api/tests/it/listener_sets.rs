@@ -3,9 +3,9 @@
 use legate_gateway_api::{Key, Outcome, RouteKind};
 use serde_json::{Value, json};
 
+use crate::clusters::{grant, later, object};
 use crate::support::{
-    ask, gateway, get, grant, later, listener, object, of_gateway, of_route, resolved, route,
-    short, to,
+    ask, gateway, get, listener, of_gateway, of_route, resolved, route, short, to,
 };
 
 const GOOD: &str = "Accepted Programmed";

@@ -5,6 +5,7 @@
     reason = "helpers of tests fail like the tests that call them"
 )]
 
+mod clusters;
 mod fields;
 mod gateways;
 mod http_routes;

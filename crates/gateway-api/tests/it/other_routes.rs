@@ -3,9 +3,9 @@
 use legate_gateway_api::{Outcome, RouteKind};
 use serde_json::{Value, json};
 
+use crate::clusters::{grant, later};
 use crate::support::{
-    Asked, ask, backends, gateway, get, grant, later, listener, of_gateway, of_route, resolved,
-    route, served,
+    Asked, ask, backends, gateway, get, listener, of_gateway, of_route, resolved, route, served,
 };
 
 const GOOD: &str = "Accepted ResolvedRefs";

@@ -4,9 +4,8 @@ use legate_gateway_api::{Key, Outcome};
 use legate_routes::{Action, AltName, Authorities, BackendTls, Certificate, Content, Target};
 use serde_json::{Value, json};
 
-use crate::support::{
-    ask, gateway, get, later, listener, object, resolved, route, served, short, to,
-};
+use crate::clusters::{later, object};
+use crate::support::{ask, gateway, get, listener, resolved, route, served, short, to};
 
 const GOOD: &str = "Accepted ResolvedRefs";
 

@@ -8,197 +8,8 @@ use proptest::prelude::*;
 use proptest::sample::select;
 use serde_json::{Value, json};
 
-use crate::support::{Asked, CLASS, Met, get, grant, later, object, world};
-
-const HOSTS: [&str; 6] = ["", "*.test", "a.test", "b.test", "*.b.test", "x.b.test"];
-const NAMESPACES: [&str; 2] = ["infra", "other"];
-const GATEWAYS: [&str; 3] = ["infra/g1", "infra/g2", "other/g1"];
-
-fn hosts() -> impl Strategy<Value = Vec<&'static str>> {
-    prop::collection::vec(select(&HOSTS[1..]), 0..4)
-}
-
-fn reference() -> impl Strategy<Value = Value> {
-    let names = select(vec!["a", "a", "b", "missing"]);
-    let namespaces = select(vec![None, Some("infra"), Some("other")]);
-    let ports = select(vec![80, 80, 80, 81, 53, 9]);
-    (names, namespaces, ports, 0..6).prop_map(|(name, namespace, port, weight)| {
-        json!({"name": name, "namespace": namespace, "port": port, "weight": weight})
-    })
-}
-
-fn listener() -> impl Strategy<Value = Value> {
-    // Most protocols have a port of their own, or nothing would be left without a conflict.
-    let protocols = select(vec![
-        ("HTTP", 80_u16),
-        ("HTTP", 80),
-        ("HTTP", 80),
-        ("HTTPS", 443),
-        ("HTTPS", 443),
-        ("TLS", 443),
-        ("TCP", 81),
-        ("TCP", 80),
-        ("UDP", 53),
-        ("ODD", 80),
-    ]);
-    let certificates = select(vec![
-        json!([{"name": "cert"}]),
-        json!([{"name": "cert"}]),
-        json!([{"name": "cert", "namespace": "other"}]),
-        json!([{"name": "bad"}]),
-    ]);
-    let from = select(vec!["All", "All", "All", "Same"]);
-    let odd = prop::bool::weighted(0.05);
-    (protocols, select(&HOSTS[..]), certificates, from, odd).prop_map(
-        |((protocol, port), host, certificates, from, odd)| {
-            let mut listener = json!({
-                "port": port, "protocol": protocol, "hostname": host,
-                "allowedRoutes": {"namespaces": {"from": from}},
-            });
-            match protocol {
-                "HTTPS" => listener["tls"] = json!({"certificateRefs": certificates}),
-                "TLS" => listener["tls"] = json!({"mode": "Passthrough"}),
-                _ => {}
-            }
-            if odd {
-                listener["odd"] = json!(true);
-            }
-            listener
-        },
-    )
-}
-
-fn listeners() -> impl Strategy<Value = Value> {
-    prop::collection::vec(listener(), 1..5).prop_map(|mut all| {
-        for (at, listener) in all.iter_mut().enumerate() {
-            listener["name"] = json!(format!("l{at}"));
-        }
-        json!(all)
-    })
-}
-
-fn parents() -> impl Strategy<Value = Value> {
-    let gateways = select(vec!["g1", "g1", "g1", "g2", "unknown", "s"]);
-    let sections = select(vec![None, None, None, None, Some("l0"), Some("l1")]);
-    let one =
-        (gateways, select(&NAMESPACES[..]), sections).prop_map(|(name, namespace, section)| {
-            let kind = if name == "s" {
-                "ListenerSet"
-            } else {
-                "Gateway"
-            };
-            json!({"kind": kind, "name": name, "namespace": namespace, "sectionName": section})
-        });
-    prop::collection::vec(one, 1..4).prop_map(|all| json!(all))
-}
-
-fn rule() -> impl Strategy<Value = Value> {
-    let paths = prop::collection::vec(select(vec!["/", "/a", "/b/"]), 0..3);
-    let references = prop::collection::vec(reference(), 1..3);
-    (paths, references, prop::bool::weighted(0.1)).prop_map(|(paths, references, odd)| {
-        let matches: Vec<_> = paths
-            .iter()
-            .map(|path| json!({"path": {"value": path}}))
-            .collect();
-        let mut rule = json!({"matches": matches, "backendRefs": references});
-        if odd {
-            rule["odd"] = json!(true);
-        }
-        rule
-    })
-}
-
-fn route() -> impl Strategy<Value = (&'static str, Value, usize, &'static str)> {
-    let kinds = select(vec![
-        "HTTPRoute",
-        "HTTPRoute",
-        "HTTPRoute",
-        "GRPCRoute",
-        "TLSRoute",
-        "TCPRoute",
-        "UDPRoute",
-    ]);
-    let rules = prop::collection::vec(rule(), 1..4);
-    (
-        kinds,
-        parents(),
-        hosts(),
-        rules,
-        0_usize..3,
-        select(&NAMESPACES[..]),
-    )
-        .prop_map(|(kind, parents, hosts, rules, age, namespace)| {
-            let rules: Vec<_> = match kind {
-                "HTTPRoute" => rules,
-                // These have other conditions, or none.
-                _ => rules
-                    .into_iter()
-                    .take(if kind == "GRPCRoute" { 3 } else { 1 })
-                    .map(|rule| json!({"backendRefs": rule["backendRefs"]}))
-                    .collect(),
-            };
-            let mut spec = json!({"parentRefs": parents, "rules": rules});
-            if matches!(kind, "HTTPRoute" | "GRPCRoute" | "TLSRoute") {
-                spec["hostnames"] = json!(hosts);
-            }
-            (kind, spec, age, namespace)
-        })
-}
-
-fn documents() -> impl Strategy<Value = Vec<Value>> {
-    let gateways = prop::collection::vec((select(&GATEWAYS[..]), listeners()), 2..5);
-    let sets = prop::option::of((select(&NAMESPACES[..]), listeners(), 0_usize..3));
-    let routes = prop::collection::vec(route(), 1..8);
-    let policy = prop::option::weighted(0.7, select(vec!["ca", "ca", "ca", "bad"]));
-    let from = select(vec!["HTTPRoute", "TCPRoute", "Gateway", "ListenerSet"]);
-    let to = select(vec!["Service", "Secret"]);
-    let grants = prop::collection::vec((from, to, select(&NAMESPACES[..])), 0..4);
-    let all = (gateways, sets, routes, grants, policy, any::<bool>());
-    all.prop_map(|(gateways, set, routes, grants, policy, verifies)| {
-        let mut all = BTreeMap::new();
-        let authority = |name: &str| json!([{"group": "", "kind": "ConfigMap", "name": name}]);
-        if let Some(name) = policy {
-            let validation = json!({"hostname": "a.test", "caCertificateRefs": authority(name)});
-            let target = json!({"group": "", "kind": "Service", "name": "a"});
-            let spec = json!({"targetRefs": [target], "validation": validation});
-            all.insert("policy".to_owned(), object("BackendTLSPolicy", "p", spec));
-        }
-        for (name, listeners) in gateways {
-            let mut spec = json!({
-                "gatewayClassName": CLASS, "listeners": listeners,
-                "allowedListeners": {"namespaces": {"from": "All"}},
-            });
-            if verifies {
-                let validation = json!({"caCertificateRefs": authority("ca")});
-                spec["tls"]["frontend"]["default"]["validation"] = validation;
-            }
-            all.insert(name.to_owned(), object("Gateway", name, spec));
-        }
-        if let Some((namespace, listeners, age)) = set {
-            let parent = json!({"name": "g1", "namespace": "infra"});
-            let spec = json!({"parentRef": parent, "listeners": listeners});
-            let set = object("ListenerSet", &format!("{namespace}/s"), spec);
-            all.insert("set".to_owned(), later(age, set));
-        }
-        for (at, (kind, spec, age, namespace)) in routes.into_iter().enumerate() {
-            let name = format!("{namespace}/r{at}");
-            let route = later(age, object(kind, &name, spec));
-            all.insert(name, route);
-        }
-        for (at, (from, to, namespace)) in grants.into_iter().enumerate() {
-            let other = if namespace == "infra" {
-                "other"
-            } else {
-                "infra"
-            };
-            let mut grant = grant(namespace, (from, other), json!({"group": "", "kind": to}));
-            let name = format!("grant{at}");
-            grant["metadata"]["name"] = json!(name);
-            all.insert(name, grant);
-        }
-        all.into_values().collect()
-    })
-}
+use crate::clusters::{documents, world};
+use crate::support::{Asked, Met, get};
 
 fn content_backends(content: &Content) -> Vec<&WeightedBackend> {
     match content {
@@ -242,6 +53,7 @@ fn is_granted(world: &World, (kind, from): (&str, &str), (to, namespace): (&str,
 
 /// Envoy refuses a port with a name twice, in routes or in filter chains.
 fn check_names(listener: &Listener) {
+    assert!(!listener.chains.is_empty(), "{listener:?}");
     let mut names = BTreeSet::new();
     for chain in &listener.chains {
         assert!(chain.content < listener.contents.len());
@@ -540,6 +352,6 @@ proptest! {
         // Gateways come first in both, because their proxies know the ListenerSets.
         let mut shuffled = shuffled;
         shuffled.sort_by_key(|one| one["kind"] != "Gateway");
-        prop_assert_eq!(outcome, resolve(&crate::support::world(&shuffled)));
+        prop_assert_eq!(outcome, resolve(&crate::clusters::world(&shuffled)));
     }
 }

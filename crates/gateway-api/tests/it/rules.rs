@@ -8,9 +8,8 @@ use legate_routes::{
 };
 use serde_json::{Value, json};
 
-use crate::support::{
-    Asked, ask, gateway, get, later, listener, of_route, resolved, route, served, to,
-};
+use crate::clusters::later;
+use crate::support::{Asked, ask, gateway, get, listener, of_route, resolved, route, served, to};
 
 const GOOD: &str = "Accepted ResolvedRefs";
 

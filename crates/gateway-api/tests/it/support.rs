@@ -1,35 +1,12 @@
 //! Small clusters, and what becomes of them in few words.
 
-use legate_gateway_api::types::GatewayAddress;
-use legate_gateway_api::{
-    Condition, Front, Key, Object, Outcome, RouteKind, Served, Service, ServicePort, World, resolve,
-};
+use legate_gateway_api::{Condition, Key, Outcome, RouteKind, Served, resolve};
 use legate_routes::{
     Action, Chain, Content, PathMatch, Target, TextMatch, Tls, VirtualHost, WeightedBackend, covers,
 };
 use serde_json::{Value, json};
 
-/// The class of the gateways in tests.
-pub(crate) const CLASS: &str = "mesh";
-
-/// An object of the namespace `infra`, or of that before a slash.
-pub(crate) fn object(kind: &str, name: &str, spec: Value) -> Value {
-    let (namespace, name) = name.split_once('/').unwrap_or(("infra", name));
-    json!({
-        "kind": kind,
-        "metadata": {
-            "namespace": namespace, "name": name, "generation": 1,
-            "creationTimestamp": "2026-01-01T00:00:00Z",
-        },
-        "spec": spec,
-    })
-}
-
-/// The same object, made so many seconds later.
-pub(crate) fn later(seconds: usize, mut object: Value) -> Value {
-    object["metadata"]["creationTimestamp"] = json!(format!("2026-01-01T00:00:{seconds:02}Z"));
-    object
-}
+use crate::clusters::{CLASS, object, world};
 
 /// A gateway with these listeners.
 pub(crate) fn gateway(listeners: Value) -> Value {
@@ -72,111 +49,6 @@ pub(crate) fn to(path: &str, service: &str) -> Value {
         "matches": [{"path": {"type": "PathPrefix", "value": path}}],
         "backendRefs": [{"name": service, "port": 80}],
     })
-}
-
-/// A grant for references from a kind of a namespace.
-pub(crate) fn grant(namespace: &str, from: (&str, &str), to: Value) -> Value {
-    let (kind, from) = from;
-    object(
-        "ReferenceGrant",
-        &format!("{namespace}/grant"),
-        json!({
-            "from": [{"group": "gateway.networking.k8s.io", "kind": kind, "namespace": from}],
-            "to": [to],
-        }),
-    )
-}
-
-fn key(document: &Value) -> Key {
-    let text = |field: &str| document["metadata"][field].as_str().unwrap_or_default();
-    Key::new(text("namespace"), text("name"))
-}
-
-fn labels(document: &Value) -> std::collections::BTreeMap<String, String> {
-    serde_json::from_value(document["metadata"]["labels"].clone()).unwrap_or_default()
-}
-
-/// A cluster with these objects. It has Services `a`, `b` and `c` in the namespaces `infra` and
-/// `other`, a certificate `cert` and an authority `ca` in both, and working proxies for each gateway.
-pub(crate) fn world(objects: &[Value]) -> World {
-    let mut world = World {
-        controller: "legate".to_owned(),
-        bundle: Some("v1.6.3".to_owned()),
-        ..World::default()
-    };
-    let class = object("GatewayClass", CLASS, json!({"controllerName": "legate"}));
-    world.classes.push(Object::decode(&class));
-    for namespace in ["infra", "other"] {
-        world.namespaces.insert(namespace.to_owned(), [].into());
-        for name in ["a", "b", "c"] {
-            let port = |port, name: &str, udp, protocol: &str| ServicePort {
-                port,
-                name: name.to_owned(),
-                udp,
-                app_protocol: Some(protocol.to_owned()),
-            };
-            let service = Service {
-                external_name: false,
-                ports: vec![
-                    port(80, "http", false, "http"),
-                    port(443, "https", false, "https"),
-                    port(81, "h2c", false, "kubernetes.io/h2c"),
-                    port(53, "dns", true, ""),
-                ],
-            };
-            world.services.insert(Key::new(namespace, name), service);
-        }
-        let good = Ok("-----BEGIN CERTIFICATE-----".to_owned());
-        world.authorities.insert(Key::new(namespace, "ca"), good);
-        let bad = Err("ca.crt is empty".to_owned());
-        world.authorities.insert(Key::new(namespace, "bad"), bad);
-        world
-            .certificates
-            .insert(Key::new(namespace, "cert"), Ok(()));
-        let bad = Err("tls.crt is not a certificate".to_owned());
-        world.certificates.insert(Key::new(namespace, "bad"), bad);
-    }
-    for document in objects {
-        add(&mut world, document);
-    }
-    world
-}
-
-fn add(world: &mut World, document: &Value) {
-    match document["kind"].as_str().unwrap() {
-        "GatewayClass" => world.classes.push(Object::decode(document)),
-        "Gateway" => {
-            let front = Front {
-                addresses: vec![GatewayAddress {
-                    r#type: Some("IPAddress".to_owned()),
-                    value: "10.0.0.1".to_owned(),
-                }],
-                ready: true,
-                generation: i64::MAX,
-                ..Front::default()
-            };
-            world.fronts.insert(key(document), front);
-            world.gateways.push(Object::decode(document));
-        }
-        "ListenerSet" => {
-            for front in world.fronts.values_mut() {
-                front.sets.insert(key(document), i64::MAX);
-            }
-            world.listener_sets.push(Object::decode(document));
-        }
-        "HTTPRoute" => world.http_routes.push(Object::decode(document)),
-        "GRPCRoute" => world.grpc_routes.push(Object::decode(document)),
-        "TLSRoute" => world.tls_routes.push(Object::decode(document)),
-        "TCPRoute" => world.tcp_routes.push(Object::decode(document)),
-        "UDPRoute" => world.udp_routes.push(Object::decode(document)),
-        "ReferenceGrant" => world.grants.push(Object::decode(document)),
-        "BackendTLSPolicy" => world.policies.push(Object::decode(document)),
-        "Namespace" => {
-            let name = key(document).name;
-            world.namespaces.insert(name, labels(document));
-        }
-        other => panic!("{other}"),
-    }
 }
 
 /// What becomes of these objects.

@@ -2,16 +2,43 @@
 
 use std::sync::Arc;
 
-use legate_gateway_api::{Key, Object, Service, ServicePort, World, resolve};
+use legate_gateway_api::{Key, Object, Served, Service, ServicePort, World, resolve};
 use legate_proxycfg::Kind;
 use legate_proxycfg::gateways::api::{CertificateSource, GatewayCertificate};
-use legate_resources::Generator;
-use legate_routes::Listener;
+use legate_resources::{Generator, ResourceSet};
+use legate_routes::{Action, Content, Target, Tls};
+use proptest::strategy::{Strategy, ValueTree};
+use proptest::test_runner::TestRunner;
 use serde_json::{Value, json};
 
 use crate::edge_rules::configured;
 use crate::golden_cases::envoy::Envoy;
 use crate::golden_cases::written;
+
+#[path = "../../../gateway-api/tests/it/clusters.rs"]
+mod clusters;
+
+/// The resources of a gateway, in a form that Envoy validates like those that are sent to it: it
+/// validates the clusters of routes in a bootstrap document by default.
+fn written_for_envoy(set: &ResourceSet) -> Value {
+    assert!(set.failures().is_empty(), "{:?}", set.failures());
+    let mut document = written::document(set);
+    for routes in document["Routes"].as_object_mut().unwrap().values_mut() {
+        routes["validateClusters"] = json!(false);
+    }
+    document
+}
+
+fn certificate(namespace: &str) -> Arc<Option<GatewayCertificate>> {
+    Arc::new(Some(GatewayCertificate {
+        secret: format!("kubernetes/{namespace}/cert"),
+        source: CertificateSource::Inline {
+            certificate: "certificate".to_owned(),
+            key: "key".to_owned().into(),
+        },
+        expires: None,
+    }))
+}
 
 fn object(name: &str, spec: &Value) -> Value {
     json!({"metadata": {"namespace": "infra", "name": name}, "spec": spec})
@@ -45,6 +72,8 @@ fn gateway() -> Value {
             listener("passed", 443, "TLS", "*.passed.test", passed()),
             listener("idle", 443, "TLS", "idle.test", passed()),
             listener("only-passed", 444, "TLS", "", passed()),
+            {"name": "nothing-passed", "port": 445, "protocol": "TLS", "tls": passed(),
+                "allowedRoutes": {"namespaces": {"from": "Selector"}}},
             listener("tcp", 81, "TCP", "", none()),
             listener("empty", 82, "TCP", "", none()),
         ],
@@ -171,29 +200,16 @@ fn envoy_accepts_what_a_gateway_resolves_to() {
     let outcome = resolve(&world());
     let served = &outcome.served[&Key::new("infra", "gw")];
     let ports: Vec<_> = served.listeners.iter().map(|one| one.port).collect();
-    assert_eq!(ports, [80, 81, 82, 443, 444]);
+    assert_eq!(ports, [80, 81, 82, 443, 444, 445]);
     let mut snapshot = configured();
     let Kind::ApiGateway(own) = &mut snapshot.kind else {
         panic!("{:?}", snapshot.kind)
     };
     let compiled = Arc::make_mut(&mut own.served);
     let listeners = served.listeners.iter();
-    compiled.listeners = listeners.cloned().map(Arc::<Listener>::new).collect();
-    compiled.certificates = vec![Arc::new(Some(GatewayCertificate {
-        secret: "kubernetes/infra/cert".to_owned(),
-        source: CertificateSource::Inline {
-            certificate: "certificate".to_owned(),
-            key: "key".to_owned().into(),
-        },
-        expires: None,
-    }))];
-    let set = Generator::new().generate(&snapshot, None);
-    assert!(set.failures().is_empty(), "{:?}", set.failures());
-    let mut document = written::document(&set);
-    for routes in document["Routes"].as_object_mut().unwrap().values_mut() {
-        // As for routes that are sent: those in a bootstrap document are validated by default.
-        routes["validateClusters"] = json!(false);
-    }
+    compiled.listeners = listeners.cloned().map(Arc::new).collect();
+    compiled.certificates = vec![certificate("infra")];
+    let document = written_for_envoy(&Generator::new().generate(&snapshot, None));
     let names: Vec<_> = document["Routes"]
         .as_object()
         .unwrap()
@@ -203,4 +219,72 @@ fn envoy_accepts_what_a_gateway_resolves_to() {
     assert_eq!(names, ["443/*", "443/*.wild.test", "443/exact.test", "80"]);
     let all = [("gateway".to_owned(), document)];
     assert_eq!(Envoy::new().refusals(&all), Vec::<String>::new());
+}
+
+/// The number of generated clusters.
+const SAMPLE: usize = 25;
+
+/// The resources of a gateway with these listeners. The backends with the name `a` are services of
+/// the mesh, so that they have clusters.
+fn resources(served: &Served, authority: &str) -> Value {
+    let mut snapshot = configured();
+    let Kind::ApiGateway(own) = &mut snapshot.kind else {
+        panic!("{:?}", snapshot.kind)
+    };
+    let mut listeners = served.listeners.clone();
+    for listener in &mut listeners {
+        for chain in &mut listener.chains {
+            if let Tls::Terminated(tls) = &mut chain.tls
+                && let Some(clients) = &mut tls.clients
+            {
+                authority.clone_into(&mut clients.authorities);
+            }
+        }
+        for content in &mut listener.contents {
+            let (name, all): (_, Vec<_>) = match content {
+                Content::Tcp(all) => ("db", all.iter_mut().collect()),
+                Content::Http(hosts) => {
+                    let rules = hosts.iter_mut().flat_map(|host| &mut host.rules);
+                    let forwarded = rules.filter_map(|rule| match &mut rule.action {
+                        Action::Forward(all) => Some(all),
+                        Action::Redirect(_) | Action::Answer(_) => None,
+                    });
+                    ("api", forwarded.flatten().collect())
+                }
+            };
+            for backend in all {
+                let is_a = matches!(&backend.target, Target::Backend(one) if one.name == "a");
+                if is_a {
+                    backend.target = Target::Service(name.into());
+                }
+            }
+        }
+    }
+    let compiled = Arc::make_mut(&mut own.served);
+    compiled.listeners = listeners.into_iter().map(Arc::new).collect();
+    compiled.certificates = ["infra", "other"].map(certificate).into();
+    written_for_envoy(&Generator::new().generate(&snapshot, None))
+}
+
+#[test]
+fn envoy_accepts_what_generated_clusters_resolve_to() {
+    let mut runner = TestRunner::default();
+    let authority = rcgen::generate_simple_self_signed(Vec::new()).unwrap();
+    let authority = authority.cert.pem();
+    let mut all = Vec::new();
+    while all.len() < SAMPLE {
+        let documents = clusters::documents()
+            .new_tree(&mut runner)
+            .unwrap()
+            .current();
+        let outcome = resolve(&clusters::world(&documents));
+        let with_listeners = outcome.served.iter();
+        let with_listeners = with_listeners.filter(|(_, served)| !served.listeners.is_empty());
+        for (key, served) in with_listeners {
+            let name = format!("{}-{}-{}", all.len(), key.namespace, key.name);
+            all.push((name, resources(served, &authority)));
+        }
+    }
+    let refused = Envoy::new().refusals(&all);
+    assert!(refused.is_empty(), "{}", refused.join("\n"));
 }
