@@ -48,6 +48,11 @@ pub(super) struct ListenerPlan<'a> {
 }
 
 impl ListenerPlan<'_> {
+    /// Whether its host is one: Envoy refuses all of a port for one that is not.
+    pub(super) fn has_host(&self) -> bool {
+        self.host == WILDCARD || is_host(&self.host)
+    }
+
     pub(super) fn is_accepted(&self) -> bool {
         self.refused.is_none() && self.conflict.is_none()
     }
@@ -145,7 +150,10 @@ fn set_protocol(plan: &mut ListenerPlan<'_>) {
             None
         }
     };
-    if plan.host != WILDCARD && !is_host(&plan.host) {
+    if plan.spec.port == 0 {
+        plan.refuse(UNSUPPORTED, "port: 0 is not a port".to_owned());
+    }
+    if !plan.has_host() {
         let message = format!("hostname {:?} is not a host name", plan.host);
         plan.refuse(UNSUPPORTED, message);
     }

@@ -268,6 +268,7 @@ fn verdicts_of_routes(
 fn places<'a>(gateway: &'a GatewayPlan<'a>, here: &[&AtListener<'a>]) -> Vec<Place<'a>> {
     let listeners = gateway.listeners.iter().enumerate();
     let distinct = listeners.filter(|(_, one)| one.conflict.is_none() && one.protocol.is_some());
+    let distinct = distinct.filter(|(_, one)| one.has_host());
     let places = distinct.map(|(place, listener)| {
         let attached = here.iter().filter(|one| one.listener == place);
         let attached = attached.filter(|_| listener.is_served());

@@ -54,6 +54,9 @@ fn is_granted(world: &World, (kind, from): (&str, &str), (to, namespace): (&str,
 /// Envoy refuses a port with a name twice, in routes or in filter chains.
 fn check_names(listener: &Listener) {
     assert!(!listener.chains.is_empty(), "{listener:?}");
+    // It can be stored.
+    let valid = listener.validate().map_err(|error| error.to_string());
+    assert_eq!(valid, Ok(()), "{listener:?}");
     let mut names = BTreeSet::new();
     for chain in &listener.chains {
         assert!(chain.content < listener.contents.len());
