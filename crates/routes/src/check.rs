@@ -422,7 +422,11 @@ fn no_token(has_token: bool) -> Checked {
 fn secret(field: &str, certificate: &Certificate) -> Checked {
     match certificate {
         Certificate::OfGateway => Ok(()),
-        Certificate::Secret(name) => some_text(field, name),
+        Certificate::Secret(name) if !name.contains('/') => {
+            let reason = format!("{name:?} has no slash: such names are for the proxy itself");
+            invalid(field, reason)
+        }
+        Certificate::Secret(name) => text(field, name),
     }
 }
 
@@ -607,6 +611,11 @@ mod tests {
                 "/Chains/0/Tls/Terminated/Certificates",
                 json!([]),
                 "Chains[0].Tls.Certificates: ",
+            ),
+            (
+                "/Chains/0/Tls/Terminated/Certificates/0",
+                json!({"Secret": "leaf"}),
+                "Chains[0].Tls.Certificates[0]: ",
             ),
             ("/Chains/0/Tls", json!("PassedThrough"), "Chains[0].Tls: "),
             (

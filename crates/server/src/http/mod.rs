@@ -7,6 +7,7 @@ mod browser;
 mod ca;
 mod call;
 mod catalog;
+mod cluster_gateways;
 mod compression;
 mod config;
 mod connect_authorize;
@@ -271,12 +272,30 @@ fn mesh_routes() -> Router<ApiState> {
         .route("/v1/internal/legate/status", get(status::own))
         .route("/v1/internal/legate/proxies", get(proxies::list))
         .route("/v1/internal/legate/proxy/{node}/{id}", get(proxies::get))
+        .merge(cluster_gateway_routes())
         .route("/v1/config", put(config::put))
         .route("/v1/config/", get(config::list_all))
         .route("/v1/config/{kind}", get(config::list))
         .route(
             "/v1/config/{kind}/{name}",
             get(config::get).delete(config::delete),
+        )
+}
+
+fn cluster_gateway_routes() -> Router<ApiState> {
+    let gateway = get(cluster_gateways::get)
+        .put(cluster_gateways::put)
+        .delete(cluster_gateways::delete);
+    Router::new()
+        .route("/v1/internal/legate/gateways", get(cluster_gateways::list))
+        .route("/v1/internal/legate/gateway/{name}", gateway)
+        .route(
+            "/v1/internal/legate/gateway/{name}/endpoints",
+            put(cluster_gateways::put_endpoints),
+        )
+        .route(
+            "/v1/internal/legate/gateway/{name}/secrets",
+            put(cluster_gateways::put_secrets),
         )
 }
 

@@ -41,7 +41,7 @@ struct Listener {
     certificates: Vec<String>,
 }
 
-fn pair() -> (String, String) {
+pub(crate) fn pair() -> (String, String) {
     pair_from(SystemTime::UNIX_EPOCH + Duration::from_secs(1_700_000_000))
 }
 

@@ -271,6 +271,26 @@ const CASES: &[(Of, &[Case])] = &[
                 r#"{"ServiceName": "$", "ManualVIPs": ["10.9.0.1"]}"#,
             ),
             ("/v1/internal/legate/proxy/{node}/{id}", "GET", "", ""),
+            ("/v1/internal/legate/gateway/{name}", "GET", "", ""),
+            (
+                "/v1/internal/legate/gateway/{name}",
+                "PUT",
+                "",
+                r#"{"Listeners": []}"#,
+            ),
+            ("/v1/internal/legate/gateway/{name}", "DELETE", "", ""),
+            (
+                "/v1/internal/legate/gateway/{name}/endpoints",
+                "PUT",
+                "",
+                r#"{"Endpoints": []}"#,
+            ),
+            (
+                "/v1/internal/legate/gateway/{name}/secrets",
+                "PUT",
+                "",
+                r#"{"Secrets": []}"#,
+            ),
             ("/v1/config/{kind}/{name}", "GET", "", ""),
             ("/v1/config/{kind}/{name}", "DELETE", "", ""),
             (

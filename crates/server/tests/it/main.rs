@@ -32,6 +32,7 @@ mod http_bad_input;
 mod http_browsers;
 mod http_chain;
 mod http_client;
+mod http_cluster_gateways;
 mod http_entries;
 mod http_events;
 mod http_existence;

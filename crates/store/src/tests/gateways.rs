@@ -23,7 +23,7 @@ fn listener(port: u16, service: &str) -> Arc<Listener> {
     });
     let form = json!({
         "Port": port,
-        "Chains": [{"Tls": {"Terminated": {"Certificates": [{"Secret": "cert"}]}}, "Content": 0}],
+        "Chains": [{"Tls": {"Terminated": {"Certificates": [{"Secret": "shop/cert"}]}}, "Content": 0}],
         "Contents": [{"Http": [{"Domains": ["*"], "Otherwise": 404, "Rules": [rule]}]}],
         "HostPorts": "Any",
     });
@@ -44,7 +44,7 @@ fn at(addresses: &[&str]) -> Vec<Endpoint> {
 
 fn secret(certificate: &str) -> Arc<GatewaySecret> {
     Arc::new(GatewaySecret {
-        name: "cert".to_owned(),
+        name: "shop/cert".to_owned(),
         certificate: certificate.to_owned(),
         private_key: Secret::new("the key"),
     })
@@ -160,8 +160,8 @@ async fn a_gateway_is_removed_with_everything_that_it_has() {
     assert_eq!(read.gateways(), ["other"]);
     assert!(read.gateway_listeners("edge").is_empty());
     assert!(read.gateway_endpoints("edge", &port_of("web")).is_none());
-    assert!(read.gateway_secret("edge", "cert").is_none());
-    assert!(read.gateway_secret("other", "cert").is_some());
+    assert!(read.gateway_secret("edge", "shop/cert").is_none());
+    assert!(read.gateway_secret("other", "shop/cert").is_some());
 }
 
 #[tokio::test]
@@ -222,7 +222,7 @@ fn only_what_is_valid_is_read() {
     let of_secret = Key::new(
         Table::GatewaySecrets,
         &Tenancy::default(),
-        &["edge", "cert"],
+        &["edge", "shop/cert"],
     );
     assert!(is_secret(&of_secret), "it is sealed");
 }

@@ -1,0 +1,282 @@
+//! `/v1/internal/legate/gateway`: what gateways of Kubernetes clusters serve, written by the operator of the
+//! cluster. Not part of Consul's API. Field names are exact: the only clients are of the same project.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use axum::body::Body;
+use axum::extract::{Path, State};
+use axum::response::Response;
+use http::HeaderMap;
+use legate_identity::{BadPair, check_pair};
+use legate_model::{Invalid, name};
+use legate_routes::{Endpoint, Listener, MAX_PEM, ServicePort};
+use legate_store::{
+    GatewayContent, GatewayProblem, GatewaySecret, MAX_ENDPOINTS, MAX_LISTENERS, ReadTxn, WriteTxn,
+    Writer,
+};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+use super::call::{Call, Head};
+use super::kv::bounded_body;
+use crate::api_error::ApiError;
+
+/// The largest body, which fits in a transaction of etcd with its default settings.
+const LIMIT: usize = 1024 * 1024;
+
+/// A gateway. Endpoints and secrets that are left out remain as they are.
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "PascalCase", deny_unknown_fields)]
+struct Written {
+    /// All of its ports.
+    listeners: Vec<Arc<Listener>>,
+    #[serde(default)]
+    endpoints: Vec<EndpointsOf>,
+    #[serde(default)]
+    secrets: Vec<Arc<GatewaySecret>>,
+}
+
+/// Endpoints of ports of Services.
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "PascalCase", deny_unknown_fields)]
+struct WrittenEndpoints {
+    endpoints: Vec<EndpointsOf>,
+}
+
+/// Certificates with their keys.
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "PascalCase", deny_unknown_fields)]
+struct WrittenSecrets {
+    secrets: Vec<Arc<GatewaySecret>>,
+}
+
+/// All endpoints of a port of a Service.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase", deny_unknown_fields)]
+struct EndpointsOf {
+    of: ServicePort,
+    endpoints: Vec<Endpoint>,
+}
+
+/// `GET /v1/internal/legate/gateways`
+pub(super) async fn list(call: Call) -> Result<Response, ApiError> {
+    may_read(&call)?;
+    let answer = call.read(names).await?;
+    call.answer(answer.index, &answer.value, false)
+}
+
+/// `GET /v1/internal/legate/gateway/:name`: without the keys of its secrets.
+pub(super) async fn get(Path(name): Path<String>, call: Call) -> Result<Response, ApiError> {
+    may_read(&call)?;
+    let answer = call.read(|txn| shown(txn, &name)).await?;
+    match answer.value {
+        Some(found) => call.answer(answer.index, &found, false),
+        None => Err(missing(&name)),
+    }
+}
+
+/// `PUT /v1/internal/legate/gateway/:name`
+pub(super) async fn put(
+    Path(name): Path<String>,
+    State(writer): State<Writer>,
+    Head(call): Head,
+    headers: HeaderMap,
+    body: Body,
+) -> Result<Response, ApiError> {
+    may_write(&call)?;
+    name::validate_service_name(&name)
+        .map_err(|error| Invalid::new("the gateway's name", error.to_string()))?;
+    let written: Written = decode(&headers, body).await?;
+    check_listeners(&written.listeners)?;
+    check_endpoints(&written.endpoints)?;
+    check_secrets(&written.secrets)?;
+    let content = GatewayContent {
+        listeners: written.listeners,
+        endpoints: pairs(written.endpoints),
+        secrets: written.secrets,
+    };
+    write(call, &writer, name, move |txn, name| {
+        txn.put_gateway(name, &content)
+    })
+    .await
+}
+
+/// `PUT /v1/internal/legate/gateway/:name/endpoints`
+pub(super) async fn put_endpoints(
+    Path(name): Path<String>,
+    State(writer): State<Writer>,
+    Head(call): Head,
+    headers: HeaderMap,
+    body: Body,
+) -> Result<Response, ApiError> {
+    may_write(&call)?;
+    let written: WrittenEndpoints = decode(&headers, body).await?;
+    check_endpoints(&written.endpoints)?;
+    let all = pairs(written.endpoints);
+    write(call, &writer, name, move |txn, name| {
+        txn.put_gateway_endpoints(name, &all)
+    })
+    .await
+}
+
+/// `PUT /v1/internal/legate/gateway/:name/secrets`
+pub(super) async fn put_secrets(
+    Path(name): Path<String>,
+    State(writer): State<Writer>,
+    Head(call): Head,
+    headers: HeaderMap,
+    body: Body,
+) -> Result<Response, ApiError> {
+    may_write(&call)?;
+    let written: WrittenSecrets = decode(&headers, body).await?;
+    check_secrets(&written.secrets)?;
+    write(call, &writer, name, move |txn, name| {
+        txn.put_gateway_secrets(name, &written.secrets)
+    })
+    .await
+}
+
+/// `DELETE /v1/internal/legate/gateway/:name`
+pub(super) async fn delete(
+    Path(name): Path<String>,
+    State(writer): State<Writer>,
+    call: Call,
+) -> Result<Response, ApiError> {
+    may_write(&call)?;
+    write(call, &writer, name, |txn, name| {
+        txn.remove_gateway(name);
+        Ok(())
+    })
+    .await
+}
+
+/// As for routes and certificates of API gateways that are config entries.
+fn may_read(call: &Call) -> Result<(), ApiError> {
+    ApiError::require(call.authorizer()?.mesh_read(), "mesh:read", "")
+}
+
+fn may_write(call: &Call) -> Result<(), ApiError> {
+    ApiError::require(call.authorizer()?.mesh_write(), "mesh:write", "")
+}
+
+fn missing(name: &str) -> ApiError {
+    ApiError::not_found(format!(
+        "there is no gateway {name:?} of a cluster: write it before what belongs to it"
+    ))
+}
+
+async fn decode<T: DeserializeOwned>(headers: &HeaderMap, body: Body) -> Result<T, ApiError> {
+    let body = bounded_body(headers, body, LIMIT).await?;
+    serde_json::from_slice(&body)
+        .map_err(|error| ApiError::bad_request(format!("Request decoding failed: {error}")))
+}
+
+async fn write(
+    call: Call,
+    writer: &Writer,
+    name: String,
+    change: impl Fn(&mut WriteTxn, &str) -> Result<(), GatewayProblem> + Send + 'static,
+) -> Result<Response, ApiError> {
+    let written = call.write(writer, move |txn| {
+        change(txn, &name).map_err(|problem| match problem {
+            GatewayProblem::Missing => missing(&name),
+            GatewayProblem::UnusedEndpoints(place) => {
+                let field = format!("Endpoints[{place}].Of");
+                Invalid::new(field, "the gateway does not lead to this port").into()
+            }
+            GatewayProblem::UnusedSecret(place) => {
+                let field = format!("Secrets[{place}].Name");
+                Invalid::new(field, "the gateway does not name this secret").into()
+            }
+        })
+    });
+    written.await?;
+    call.json(&true)
+}
+
+fn check_listeners(listeners: &[Arc<Listener>]) -> Result<(), Invalid> {
+    bounded("Listeners", listeners.len(), MAX_LISTENERS)?;
+    let mut ports = BTreeSet::new();
+    for (at, listener) in listeners.iter().enumerate() {
+        let within = |error: Invalid| error.within(format!("Listeners[{at}]"));
+        listener.validate().map_err(within)?;
+        if !ports.insert(listener.port) {
+            let reason = format!("{} is another listener's, too", listener.port);
+            return Err(within(Invalid::new("Port", reason)));
+        }
+    }
+    Ok(())
+}
+
+fn check_endpoints(all: &[EndpointsOf]) -> Result<(), Invalid> {
+    for (at, one) in all.iter().enumerate() {
+        let within = |error: Invalid| error.within(format!("Endpoints[{at}]"));
+        let of = one.of.validate().map_err(|error| error.within("Of"));
+        of.map_err(within)?;
+        bounded("Endpoints", one.endpoints.len(), MAX_ENDPOINTS).map_err(within)?;
+        for (at, endpoint) in one.endpoints.iter().enumerate() {
+            let checked = endpoint.validate();
+            let checked = checked.map_err(|error| error.within(format!("Endpoints[{at}]")));
+            checked.map_err(within)?;
+        }
+    }
+    Ok(())
+}
+
+fn check_secrets(all: &[Arc<GatewaySecret>]) -> Result<(), Invalid> {
+    for (at, secret) in all.iter().enumerate() {
+        let within = |error: Invalid| error.within(format!("Secrets[{at}]"));
+        bounded("Certificate", secret.certificate.len(), MAX_PEM).map_err(within)?;
+        let pair = check_pair(&secret.certificate, secret.private_key.expose());
+        pair.map_err(|error| {
+            let field = match error {
+                BadPair::Certificate(_) => "Certificate",
+                _ => "PrivateKey",
+            };
+            within(Invalid::new(field, error.to_string()))
+        })?;
+    }
+    Ok(())
+}
+
+fn bounded(field: &str, count: usize, most: usize) -> Result<(), Invalid> {
+    match count > most {
+        true => Err(Invalid::new(field, format!("{count} is more than {most}"))),
+        false => Ok(()),
+    }
+}
+
+fn pairs(all: Vec<EndpointsOf>) -> Vec<(ServicePort, Vec<Endpoint>)> {
+    all.into_iter().map(|one| (one.of, one.endpoints)).collect()
+}
+
+fn names(txn: &ReadTxn<'_>) -> Vec<String> {
+    txn.gateways()
+}
+
+/// A gateway, if there is one.
+fn shown(txn: &ReadTxn<'_>, name: &str) -> Option<Value> {
+    if !txn.is_gateway(name) {
+        return None;
+    }
+    let listeners = txn.gateway_listeners(name);
+    let backends = listeners.iter().flat_map(|one| one.backends());
+    let ports: BTreeSet<_> = backends.map(|backend| backend.service_port()).collect();
+    let endpoints = ports.into_iter().filter_map(|of| {
+        let endpoints = txn.gateway_endpoints(name, &of)?.to_vec();
+        Some(EndpointsOf { of, endpoints })
+    });
+    let names: BTreeSet<_> = listeners.iter().flat_map(|one| one.secrets()).collect();
+    let secrets = names.into_iter().filter_map(|secret| {
+        let secret = txn.gateway_secret(name, secret)?;
+        Some(json!({"Name": secret.name, "Certificate": secret.certificate}))
+    });
+    Some(json!({
+        "Name": name,
+        "Listeners": listeners,
+        "Endpoints": endpoints.collect::<Vec<_>>(),
+        "Secrets": secrets.collect::<Vec<_>>(),
+    }))
+}
