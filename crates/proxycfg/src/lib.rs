@@ -49,8 +49,8 @@ pub use error::{Ended, WatchError};
 pub use external::{External, ExternalAddresses};
 pub use gateways::{Exposed, ExposedPort, ExposedService, MeshService, MeshServices};
 pub use kinds::{
-    ApiGateway, IngressGateway, Kind, MeshGateway, Represented, Sidecar, TerminatingGateway,
-    snapshot_of,
+    ApiGateway, BackendSnapshot, IngressGateway, Kind, MeshGateway, Represented, Sidecar,
+    TerminatingGateway, snapshot_of,
 };
 /// Part of snapshots; exported here so that later stages need not depend on the CA.
 pub use legate_ca::{Leaf, LeafHolder, LeafId};

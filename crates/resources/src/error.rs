@@ -114,6 +114,9 @@ pub enum GenerateError {
         "TLS.SDS for port {0} of the ingress-gateway config entry has no ClusterName, or no CertResource; set both"
     )]
     IncompleteSds(u16),
+    /// A certificate that the gateway presents is missing.
+    #[error("the gateway has no secret {0:?}; write it with its certificate and key")]
+    NoSecret(String),
     /// A certificate is for every host.
     #[error(
         "service {service:?} on port {port} has a certificate in TLS.SDS and the host \"*\"; name its hosts, or set the certificate on the listener"

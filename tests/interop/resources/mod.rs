@@ -144,6 +144,9 @@ impl Consul {
     }
 
     async fn write(&self, documents: &Documents) -> Result<(), String> {
+        if documents.of_cluster.is_some() {
+            return Err("Consul has no gateways of clusters".to_owned());
+        }
         for registration in documents.all_registrations() {
             self.put("/v1/catalog/register", &registration).await?;
         }

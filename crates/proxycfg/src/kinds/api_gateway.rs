@@ -1,20 +1,23 @@
 //! The API gateway: its listeners with the routes that are bound to them, and the chains of the
 //! services that the routes lead to.
 
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use legate_ca::{Leaf, LeafHolder, LeafId};
-use legate_model::{ServiceInstance, ServiceName};
+use legate_model::{ConfigKind, ServiceInstance, ServiceName};
+use legate_routes::{Backend, Endpoint};
 use legate_store::Kept;
 
 use super::Reading;
+use super::kept_list::KeptList;
 use crate::chain::ResolvedChain;
 use crate::error::WatchError;
 use crate::gateways::api::{self, Compiled};
 use crate::queries::JwtProviders;
+use crate::same::Compare;
 use crate::snapshot::ProxyId;
 use crate::upstream::{self, UpstreamSnapshot};
-use crate::value::{queried, values};
+use crate::value::{Element, Shared, queried, values};
 
 values! {
     /// What only an API gateway has.
@@ -29,11 +32,41 @@ values! {
         pub jwt_providers: Arc<JwtProviders>,
         /// The services that the routes lead to, in the order of `served.upstreams`.
         pub upstreams: Vec<UpstreamSnapshot>,
+        /// What is outside of the mesh and the routes lead to, in the order of `served.backends`.
+        pub backends: Vec<BackendSnapshot>,
+        /// Whether an `api-gateway` config entry has the name of a gateway of a cluster: it is not
+        /// served.
+        pub hides_entry: bool,
+    }
+
+    /// A backend with its endpoints.
+    #[derive(Clone, Debug)]
+    pub struct BackendSnapshot {
+        /// How it is called.
+        pub backend: Arc<Backend>,
+        /// Where. Empty if nothing is known yet.
+        pub endpoints: Arc<Vec<Endpoint>>,
     }
 }
 
+/// One `Arc` for all gateways, because snapshots of one store are compared by address.
+static NO_ENDPOINTS: LazyLock<Arc<Vec<Endpoint>>> = LazyLock::new(Arc::default);
+
 queried! {
     Compiled, |served| served.size();
+    Vec<Endpoint>, |_| 1;
+}
+
+impl Shared for Backend {
+    fn is_same(a: &Arc<Self>, b: &Arc<Self>, _: Compare) -> bool {
+        a == b
+    }
+}
+
+impl Element for BackendSnapshot {
+    fn is_counterpart(&self, earlier: &Self) -> bool {
+        self.backend == earlier.backend
+    }
 }
 
 /// Every registration can be served.
@@ -44,10 +77,11 @@ pub(super) fn check(_: &ProxyId, _: &ServiceInstance) -> Result<(), WatchError> 
 /// Values cached from one snapshot of a gateway to the next.
 #[derive(Debug, Default)]
 pub(super) struct Parts {
-    served: Kept<(Arc<Compiled>, Arc<JwtProviders>)>,
+    served: Kept<(Arc<Compiled>, Arc<JwtProviders>, bool)>,
     /// The last value of `served`, which the chains belong to.
     last: Option<Arc<Compiled>>,
     chains: Vec<Kept<Arc<ResolvedChain>>>,
+    endpoints: KeptList<Arc<Backend>, Arc<Vec<Endpoint>>>,
 }
 
 /// The values of a gateway, `None` while the certificate is missing.
@@ -59,10 +93,12 @@ pub(super) fn snapshot(read: &mut Reading<'_, '_>, parts: &mut Parts) -> Option<
         dns_names: Arc::default(),
     })?;
     let (local, trust_domain) = (&*config.datacenter, &proxy.trust_domain);
-    let (served, jwt_providers) = read.kept(&mut parts.served, |txn| {
+    let (served, jwt_providers, hides_entry) = read.kept(&mut parts.served, |txn| {
         let served = api::compiled(txn, &gateway, local);
         let providers = api::jwt_providers(txn, &gateway, local);
-        (served, providers)
+        let kind = ConfigKind::ApiGateway;
+        let hides = served.is_of_cluster && txn.config_entry(kind, &gateway.name).is_some();
+        (served, providers, hides)
     });
     let is_last = |last: &Arc<Compiled>| Arc::ptr_eq(last, &served);
     if !parts.last.as_ref().is_some_and(is_last) {
@@ -79,10 +115,25 @@ pub(super) fn snapshot(read: &mut Reading<'_, '_>, parts: &mut Parts) -> Option<
             upstream::resolved(txn, upstream, local, trust_domain)
         }),
     });
+    let endpoints = parts.endpoints.values(&served.backends, |one| &**one);
+    let backends = std::iter::zip(&*served.backends, endpoints);
+    let backends = backends.map(|(backend, kept)| BackendSnapshot {
+        backend: Arc::clone(backend),
+        endpoints: read.kept(kept, |txn| {
+            let found = txn.gateway_endpoints(&gateway.name, &backend.service_port());
+            found.unwrap_or_else(|| Arc::clone(&NO_ENDPOINTS))
+        }),
+    });
+    let backends = backends.collect();
     Some(ApiGateway {
         leaf,
+        backends,
+        hides_entry,
         upstreams: upstreams.collect(),
         served,
         jwt_providers,
     })
 }
+
+#[cfg(test)]
+mod tests;

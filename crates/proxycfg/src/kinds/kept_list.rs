@@ -1,9 +1,9 @@
-//! Cached values for the services of a gateway.
+//! Cached values for the services and backends of a gateway.
 
 use std::collections::HashMap;
+use std::hash::Hash;
 use std::sync::Arc;
 
-use legate_model::ServiceName;
 use legate_store::Kept;
 
 /// One cached value for each item of a list. Those of items that stay are kept when the list
@@ -25,10 +25,10 @@ impl<I, T> Default for KeptList<I, T> {
 
 impl<I, T> KeptList<I, T> {
     /// The values for the items of `list`, in its order. `name` identifies an item.
-    pub(super) fn values(
+    pub(super) fn values<K: Eq + Hash>(
         &mut self,
         list: &Arc<Vec<I>>,
-        name: impl Fn(&I) -> &ServiceName,
+        name: impl Fn(&I) -> &K,
     ) -> &mut [Kept<T>] {
         let is_same = self
             .list

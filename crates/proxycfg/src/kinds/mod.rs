@@ -21,7 +21,7 @@ use legate_ca::{Leaf, LeafId};
 use legate_model::{CheckServiceNode, ServiceInstance, ServiceKind};
 use legate_store::{Follower, Kept, ReadTxn};
 
-pub use self::api_gateway::ApiGateway;
+pub use self::api_gateway::{ApiGateway, BackendSnapshot};
 pub use self::ingress_gateway::IngressGateway;
 use self::leaves::Leaves;
 pub use self::mesh_gateway::MeshGateway;

@@ -1,6 +1,7 @@
 //! What gateways for clients outside the mesh share: their listeners, TLS, and routes by host. Each
 //! function has narrow inputs; the kinds of gateways compose the parts.
 
+pub(crate) mod backend;
 pub(crate) mod bind;
 pub(crate) mod certificates;
 pub(crate) mod changes;

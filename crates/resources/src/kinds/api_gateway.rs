@@ -16,6 +16,7 @@ use legate_routes::{
     WeightedBackend,
 };
 
+use super::backends;
 use super::change::{SameProxy, counterpart, same_chain};
 use super::services;
 use crate::composer::Composer;
@@ -24,7 +25,7 @@ use crate::gateway::http::OfAllRoutes;
 use crate::gateway::listener::{Chain, GatewayListener, HTTP3, LeadsTo, Requests};
 use crate::gateway::rules::{NO_CLUSTER, Referred, virtual_hosts};
 use crate::gateway::tls::{Certificate, ServerTls};
-use crate::gateway::{bind, certificates, changes, http, listener};
+use crate::gateway::{backend, bind, certificates, changes, http, listener};
 use crate::jwt;
 use crate::listener::Bind;
 use crate::listener::normalization::Normalization;
@@ -47,6 +48,9 @@ const PRESENTED: Section = Section("presented certificates");
 
 /// The servers with keys of JWT providers, one unit.
 const KEY_SERVERS: Section = Section("key servers");
+
+/// What is said of a gateway of a cluster, one unit.
+const OF_CLUSTER: Section = Section("of a cluster");
 
 /// The ports, one unit each.
 const PORTS: Section = Section("ports");
@@ -81,10 +85,15 @@ pub(super) fn compose(
     let key_servers = key_servers(composer, own, same_providers);
     let before = last.map(|last| &*last.upstreams);
     let services = services::units(composer, proxy, &own.upstreams, before, same, &settings);
+    let secrets = secrets(own);
+    let same_secrets = last.is_some_and(|last| self::secrets(last) == secrets);
+    let backends = backends::units(composer, own, last, &secrets, same_secrets);
     let mut ports = Vec::with_capacity(own.served.listeners.len());
     {
         let names = own.upstreams.iter().enumerate();
         let names = names.map(|(at, one)| (names::service(proxy, &one.upstream), at));
+        let clusters = LazyCell::new(|| clusters(own, &backends));
+        let cluster = |backend: &Backend| clusters.get(backend).cloned();
         let gateway = Gateway {
             proxy,
             own,
@@ -92,6 +101,11 @@ pub(super) fn compose(
             key_servers: &key_servers,
             services: &services,
             by_name: names.collect(),
+            cluster: &cluster,
+            same_clusters: last.is_some_and(|last| have_same_backends(last, own))
+                && !backends.iter().any(|unit| unit.has_trouble(Type::Cluster)),
+            secrets: &secrets,
+            same_secrets,
         };
         for port in &own.served.listeners {
             let port = Port {
@@ -110,6 +124,51 @@ pub(super) fn compose(
     for unit in services {
         composer.add(services::SECTION, unit);
     }
+    for unit in backends {
+        composer.add(backends::SECTION, unit);
+    }
+    if own.hides_entry {
+        composer.add(OF_CLUSTER, of_cluster(composer, proxy, last));
+    }
+}
+
+/// The unit of the warning that an entry is not served.
+fn of_cluster<'a>(
+    composer: &Composer<'a>,
+    proxy: &Proxy,
+    last: Option<&ApiGateway>,
+) -> UnitBuilder<'a> {
+    let mut unit = composer.unit(OF_CLUSTER, Some(0));
+    let unchanged = last.is_some_and(|last| last.hides_entry);
+    unit.part(Type::Listener, || "entry".to_owned(), unchanged, |warnings| {
+        warnings.push(format!(
+            "the api-gateway config entry {:?} is not served: the operator of a Kubernetes cluster says \
+             what this gateway serves; remove one of them",
+            proxy.instance.service
+        ));
+        Ok(None)
+    });
+    unit
+}
+
+/// The secrets that a gateway has.
+fn secrets(own: &ApiGateway) -> BTreeSet<&str> {
+    let all = own.served.certificates.iter();
+    let found = all.filter_map(|one| Some((**one).as_ref()?.secret.as_str()));
+    found.collect()
+}
+
+/// The backends that have a cluster, with its name.
+fn clusters<'a>(own: &'a ApiGateway, units: &[UnitBuilder<'_>]) -> BTreeMap<&'a Backend, String> {
+    let all = std::iter::zip(&own.backends, units);
+    let made = all.filter(|(_, unit)| unit.lacking(Type::Cluster).is_none());
+    made.map(|(one, _)| (&*one.backend, backend::name(&one.backend)))
+        .collect()
+}
+
+fn have_same_backends(a: &ApiGateway, b: &ApiGateway) -> bool {
+    let mut pairs = std::iter::zip(&a.backends, &b.backends);
+    a.backends.len() == b.backends.len() && pairs.all(|(a, b)| Arc::ptr_eq(&a.backend, &b.backend))
 }
 
 /// The ports of the listeners.
@@ -124,8 +183,14 @@ fn presented<'a>(
     last: Option<&ApiGateway>,
 ) -> UnitBuilder<'a> {
     let mut unit = composer.unit(PRESENTED, Some(0));
-    for (at, certificate) in own.served.certificates.iter().enumerate() {
-        let before = last.and_then(|last| last.served.certificates.get(at));
+    // Parts have no gaps: one that is missing has none.
+    let present = |own: &'_ ApiGateway| {
+        let all = own.served.certificates.iter();
+        all.filter(|one| one.is_some()).cloned().collect::<Vec<_>>()
+    };
+    let before = last.map(present).unwrap_or_default();
+    for (at, certificate) in present(own).iter().enumerate() {
+        let before = before.get(at);
         let unchanged = before.is_some_and(|before| Arc::ptr_eq(before, certificate));
         let Some(found) = &**certificate else {
             continue;
@@ -161,6 +226,14 @@ struct Gateway<'a, 'b> {
     services: &'a [UnitBuilder<'b>],
     /// The index of each service.
     by_name: HashMap<ServiceName, usize>,
+    /// The name of the cluster of a backend; `None` if it has none.
+    cluster: &'a dyn Fn(&Backend) -> Option<String>,
+    /// Whether they are those of the last snapshot.
+    same_clusters: bool,
+    /// The names of the secrets that there are.
+    secrets: &'a BTreeSet<&'a str>,
+    /// Whether they are those of the last snapshot.
+    same_secrets: bool,
 }
 
 impl<'a> Gateway<'a, '_> {
@@ -212,6 +285,8 @@ impl<'a> Port<'a, '_> {
             && same.mesh
             && same.instance
             && same_providers
+            && self.gateway.same_secrets
+            && self.gateway.same_clusters
             && last.is_some_and(|last| self.lead_alike(last));
         if unchanged && unit.is_sound() && unit.take_over() {
             return unit;
@@ -229,10 +304,11 @@ impl<'a> Port<'a, '_> {
         }
         // Routes are separate: without tokens, a listener for requests does not change with them.
         let are_requests = earlier.is_some_and(|last| have_same_listener(last, self.port));
+        let same_secrets = sound && self.gateway.same_secrets;
         let same_requests =
             are_requests && same_providers && self.gateway.own.jwt_providers.is_empty();
         let same_listeners =
-            unchanged || (same_requests && same_tls && sound && same.mesh && same.instance);
+            unchanged || (same_requests && same_tls && same_secrets && same.mesh && same.instance);
         let listeners = (settings, hosts().as_slice(), &chains);
         let same = (same_listeners, same_tls);
         self.add_listeners(&mut unit, memo, same, listeners);
@@ -302,7 +378,7 @@ impl<'a> Port<'a, '_> {
         unit.part(Type::Routes, name, unchanged, |warnings| {
             let referred = Referred {
                 chain: &|service| self.gateway.chain(service),
-                cluster: &no_cluster,
+                cluster: self.gateway.cluster,
                 jwt_providers: &self.gateway.own.jwt_providers,
                 validate_clusters: validate,
             };
@@ -408,6 +484,9 @@ impl<'a> Port<'a, '_> {
         })?;
         let certificates = tls.certificates.iter().map(|one| match one {
             Presented::OfGateway => Ok(Certificate::Own(LEAF.to_owned())),
+            Presented::Secret(name) if !self.gateway.secrets.contains(name.as_str()) => {
+                Err(GenerateError::NoSecret(name.clone()))
+            }
             Presented::Secret(name) => match self.gateway.presented.reason(Type::Secret, name) {
                 None => Ok(Certificate::Own(name.clone())),
                 Some(reason) => Err(reason.clone()),
@@ -510,7 +589,9 @@ impl<'a> Port<'a, '_> {
         let service = match target {
             Target::Service(service) => service,
             Target::Backend(backend) => {
-                let cluster = no_cluster(backend).unwrap_or(NO_CLUSTER.to_owned());
+                // Envoy closes the connections to a cluster that it does not have.
+                let cluster = (self.gateway.cluster)(backend);
+                let cluster = cluster.unwrap_or_else(|| NO_CLUSTER.to_owned());
                 return Ok((format!("{STATS}{port}"), (cluster, false)));
             }
             Target::Answer(_) => return Err(GenerateError::NoService(port)),
@@ -532,11 +613,6 @@ impl<'a> Port<'a, '_> {
         let stats = crate::listener::upstream::stats(&filter);
         Ok((stats, (cluster, plan.hashes_source_ip())))
     }
-}
-
-/// API gateways of config entries lead to services only.
-fn no_cluster(_: &Backend) -> Option<String> {
-    None
 }
 
 fn is_http(port: &Listener) -> bool {

@@ -2,6 +2,7 @@
 //! kind is a file with such a function and a line in [`compose`].
 
 mod api_gateway;
+mod backends;
 mod change;
 mod egress;
 mod ingress_gateway;

@@ -46,7 +46,7 @@ pub enum CertificateSource {
 }
 
 impl CertificateSource {
-    fn expires(&self) -> Option<SystemTime> {
+    pub(super) fn expires(&self) -> Option<SystemTime> {
         let Self::Inline { certificate, .. } = self else {
             return None;
         };

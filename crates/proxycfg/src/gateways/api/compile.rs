@@ -7,15 +7,15 @@ use legate_model::{
     ApiGatewayListener, ConfigEntry, ConfigKind, JwtRequirement, ServiceName, Upstream,
 };
 use legate_routes::{
-    Action, Content, HostPorts, Listener, NOT_FOUND, Rule, Target, VirtualHost, WeightedBackend,
-    by_specificity,
+    Action, Backend, Content, HostPorts, Listener, NOT_FOUND, Rule, Target, VirtualHost,
+    WeightedBackend, by_specificity,
 };
 use legate_store::ReadTxn;
 
 use super::binding::{Binding, Bound, binding};
 use super::certificates::{self, GatewayCertificate};
 use super::route::{Route, RouteId};
-use super::{listener, rules};
+use super::{listener, rows, rules};
 use crate::merge;
 use crate::queries::{self, JwtProviders};
 
@@ -28,6 +28,10 @@ pub struct Compiled {
     pub certificates: Vec<Arc<Option<GatewayCertificate>>>,
     /// The services that the routes lead to, ordered by name.
     pub upstreams: Vec<Arc<Upstream>>,
+    /// What is outside of the mesh and the routes lead to, in order and each once.
+    pub backends: Arc<Vec<Arc<Backend>>>,
+    /// Whether the operator of a cluster says what is served, and not config entries.
+    pub is_of_cluster: bool,
 }
 
 /// What a gateway serves, nothing if there is no such entry or it is not accepted. The listener of
@@ -36,12 +40,14 @@ pub fn compiled(txn: &ReadTxn<'_>, gateway: &ServiceName, datacenter: &str) -> A
     let argument = format!("{}/{datacenter}", gateway.name);
     txn.in_tenancy(&gateway.tenancy, |txn| {
         txn.shared("served by an API gateway", &argument, |txn| {
-            compile(txn, gateway, datacenter)
+            let of_cluster = rows::compiled(txn, gateway);
+            let compiled = of_cluster.unwrap_or_else(|| of_entries(txn, gateway, datacenter));
+            with_upstreams(txn, compiled)
         })
     })
 }
 
-fn compile(txn: &ReadTxn<'_>, gateway: &ServiceName, datacenter: &str) -> Compiled {
+fn of_entries(txn: &ReadTxn<'_>, gateway: &ServiceName, datacenter: &str) -> Compiled {
     let binding = binding(txn, gateway, datacenter);
     let mut compiled = Compiled::default();
     let Some(binding) = binding.as_ref().as_ref().filter(|one| one.is_accepted()) else {
@@ -57,6 +63,10 @@ fn compile(txn: &ReadTxn<'_>, gateway: &ServiceName, datacenter: &str) -> Compil
     });
     compiled.listeners = listeners.collect();
     compiled.certificates = certificates::of_gateway(txn, gateway).to_vec();
+    compiled
+}
+
+fn with_upstreams(txn: &ReadTxn<'_>, mut compiled: Compiled) -> Compiled {
     let upstreams = compiled.services().into_iter().map(|service| {
         // The same `Arc` for every gateway of the tenancy.
         txn.shared("upstream of API gateways", &service.to_string(), |txn| {
@@ -167,7 +177,7 @@ fn hosts(txn: &ReadTxn<'_>, here: &[(&ApiGatewayListener, &Bound)]) -> Vec<Virtu
 impl Compiled {
     /// The services that anything leads to, each once, ordered by name.
     pub(super) fn services(&self) -> BTreeSet<ServiceName> {
-        let targets = self.backends().map(|backend| &backend.target);
+        let targets = self.listeners.iter().flat_map(|one| one.targets());
         let services = targets.filter_map(|target| match target {
             Target::Service(service) => Some(service.clone()),
             Target::Backend(_) | Target::Answer(_) => None,
@@ -175,39 +185,28 @@ impl Compiled {
         services.collect()
     }
 
-    fn backends(&self) -> impl Iterator<Item = &WeightedBackend> {
-        let of_connections = self.contents().flat_map(|content| match content {
-            Content::Tcp(backends) => &backends[..],
-            Content::Http(_) => &[],
-        });
-        let forwarded = self.rules().flat_map(|rule| match &rule.action {
-            Action::Forward(backends) => &backends[..],
-            Action::Redirect(_) | Action::Answer(_) => &[],
-        });
-        of_connections.chain(forwarded)
-    }
-
     fn rules(&self) -> impl Iterator<Item = &Rule> {
-        let hosts = self.contents().flat_map(|content| match content {
-            Content::Http(hosts) => &hosts[..],
-            Content::Tcp(_) => &[],
-        });
-        hosts.flat_map(|host| &host.rules)
-    }
-
-    fn contents(&self) -> impl Iterator<Item = &Content> {
-        self.listeners.iter().flat_map(|one| &one.contents)
+        self.listeners.iter().flat_map(|one| one.rules())
     }
 
     /// About how many resources, or routes in them, are made from it.
     pub fn size(&self) -> usize {
-        self.listeners.len() + self.certificates.len() + self.rules().count()
+        let lists = [
+            self.listeners.len(),
+            self.certificates.len(),
+            self.backends.len(),
+        ];
+        lists.iter().sum::<usize>() + self.rules().count()
     }
 
     /// The tokens that rules require.
     fn tokens(&self) -> impl Iterator<Item = &JwtRequirement> {
         let of_rules = self.rules().filter_map(|rule| rule.token.as_deref());
-        let of_backends = self.backends().filter_map(|one| one.token.as_deref());
+        let backends = self.rules().flat_map(|rule| match &rule.action {
+            Action::Forward(backends) => &backends[..],
+            Action::Redirect(_) | Action::Answer(_) => &[],
+        });
+        let of_backends = backends.filter_map(|one| one.token.as_deref());
         of_rules.chain(of_backends)
     }
 }

@@ -8,6 +8,8 @@
 //! api-gateway, routes, certificates ─► binding ─┬─► conditions ─► entries (HTTP API)
 //!                                               └─► compile ─► legate_routes (proxies)
 //! ```
+//!
+//! Gateways of Kubernetes clusters have rows instead of entries (`rows`).
 
 mod attached;
 mod binding;
@@ -17,6 +19,7 @@ mod conditions;
 mod entries;
 mod listener;
 mod route;
+mod rows;
 mod rules;
 #[cfg(test)]
 mod tests;

@@ -40,6 +40,9 @@ pub(crate) struct Documents {
     /// Bodies of `PUT /v1/internal/service-virtual-ip`.
     #[serde(default, rename = "VirtualIPs")]
     pub(crate) virtual_ips: Vec<Value>,
+    /// The body of `PUT /v1/internal/legate/gateway/edge`. Consul has nothing like it.
+    #[serde(default)]
+    pub(crate) of_cluster: Option<Value>,
 }
 
 fn deny() -> String {
@@ -120,6 +123,7 @@ impl Documents {
             intentions: Vec::new(),
             prepared_queries: Vec::new(),
             virtual_ips: Vec::new(),
+            of_cluster: None,
         }
     }
 

@@ -15,7 +15,8 @@ use legate_model::{
 };
 use legate_proxycfg::{Leaf, LeafId, ManagerConfig, ProxyId, Snapshot, StoredEntries, snapshot_of};
 use legate_resources::check_extension;
-use legate_store::{CaState, Registration, State, Store, Unavailable, WriteTxn};
+use legate_routes::Listener;
+use legate_store::{CaState, GatewayContent, Registration, State, Store, Unavailable, WriteTxn};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
@@ -139,6 +140,9 @@ impl Documents {
             txn.in_tenancy(&tenancy, |txn| txn.put_intention(intention))
                 .map_err(|error| wrong(&error))?;
         }
+        if let Some(document) = &self.of_cluster {
+            put_gateway(txn, document)?;
+        }
         for (number, document) in self.prepared_queries.iter().enumerate() {
             let mut query: PreparedQuery = decode("prepared query", document)?;
             let wrong = refused("prepared query");
@@ -157,6 +161,30 @@ impl Documents {
         }
         Ok(())
     }
+}
+
+/// Writes what a gateway `edge` of a cluster serves.
+fn put_gateway(txn: &mut WriteTxn, document: &Value) -> Result<(), Refused> {
+    fn part<T: DeserializeOwned>(document: &Value) -> Result<T, Refused> {
+        serde_json::from_value(document.clone()).map_err(|error| refused("gateway")(&error))
+    }
+    let list = |field: &str| document[field].as_array().into_iter().flatten();
+    let mut content = GatewayContent::default();
+    for listener in list("Listeners") {
+        let listener: Listener = part(listener)?;
+        let checked = listener.validate();
+        checked.map_err(|error| refused("gateway")(&error))?;
+        content.listeners.push(Arc::new(listener));
+    }
+    for one in list("Endpoints") {
+        let endpoints = (part(&one["Of"])?, part(&one["Endpoints"])?);
+        content.endpoints.push(endpoints);
+    }
+    for secret in list("Secrets") {
+        content.secrets.push(part(secret)?);
+    }
+    let put = txn.put_gateway("edge", &content);
+    put.map_err(|problem| Refused(format!("gateway: {problem:?}")))
 }
 
 fn write(

@@ -1,0 +1,210 @@
+//! Clusters and endpoints of backends outside of the mesh that a gateway was told: ports of Services
+//! in Kubernetes.
+//!
+//! Endpoints are a resource of their own, so that a rollout changes no cluster. What TLS trusts is
+//! part of the cluster; what it presents is a secret.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use envoy_types::pb::envoy::config::cluster::v3::{Cluster, cluster};
+use envoy_types::pb::envoy::config::core::v3::{
+    Address, DataSource, SocketAddress, TransportSocket, address, data_source, socket_address,
+};
+use envoy_types::pb::envoy::config::endpoint::v3::{
+    ClusterLoadAssignment, Endpoint as EnvoyEndpoint, LbEndpoint, LocalityLbEndpoints, lb_endpoint,
+};
+use envoy_types::pb::envoy::extensions::transport_sockets::tls::v3::{
+    CertificateValidationContext, CommonTlsContext, SubjectAltNameMatcher, UpstreamTlsContext,
+    common_tls_context, subject_alt_name_matcher,
+};
+use envoy_types::pb::envoy::r#type::matcher::v3::{StringMatcher, string_matcher};
+use legate_routes::{
+    AltName, Authorities, Backend, BackendProtocol, BackendTls, Certificate, Endpoint, Transport,
+};
+use sha2::{Digest, Sha256};
+
+use crate::cluster::{http2_only, set_http_options};
+use crate::duration::proto_duration;
+use crate::encode::{self, EncodedResource};
+use crate::error::GenerateError;
+use crate::memo::Memo;
+use crate::names::LEAF;
+use crate::tls;
+
+/// The timeout of a connection, Envoy's default.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// The authorities of the gateway's image.
+const OF_SYSTEM: &str = "/etc/ssl/certs/ca-certificates.crt";
+
+/// The name of the cluster and of its endpoints. Different ways to call one port are different
+/// clusters.
+pub(crate) fn name(backend: &Backend) -> String {
+    let Backend {
+        namespace,
+        name,
+        port,
+        protocol,
+        tls,
+    } = backend;
+    let protocol = match protocol {
+        BackendProtocol::Http1 => "http",
+        BackendProtocol::Http2 => "http2",
+        BackendProtocol::Tcp => Transport::Tcp.as_str(),
+        BackendProtocol::Udp => Transport::Udp.as_str(),
+    };
+    let plain = format!("{protocol}.{port}.{name}.{namespace}.kubernetes");
+    match tls {
+        None => plain,
+        Some(tls) => format!("{plain}.tls-{}", fingerprint(tls)),
+    }
+}
+
+/// Enough of a digest of the settings to tell them apart.
+fn fingerprint(tls: &BackendTls) -> String {
+    let text = serde_json::to_vec(tls).unwrap_or_default();
+    let digest = Sha256::digest(text);
+    let hex = digest.iter().take(16).map(|byte| format!("{byte:02x}"));
+    hex.collect()
+}
+
+/// The cluster of a backend. `has_secret`: whether the gateway has a secret of this name.
+pub(crate) fn cluster(
+    memo: &Memo,
+    backend: &Backend,
+    has_secret: impl Fn(&str) -> bool,
+) -> Result<Arc<EncodedResource>, GenerateError> {
+    if let Some(Certificate::Secret(secret)) = presented(backend)
+        && !has_secret(secret)
+    {
+        return Err(GenerateError::NoSecret(secret.clone()));
+    }
+    memo.get(&("backend", backend), |(_, backend)| {
+        let name = name(backend);
+        Ok(encode::resource(&name, &build(&name, backend), &[&name]))
+    })
+}
+
+fn presented(backend: &Backend) -> Option<&Certificate> {
+    backend.tls.as_ref()?.presented.as_ref()
+}
+
+fn build(name: &str, backend: &Backend) -> Cluster {
+    let eds = cluster::EdsClusterConfig {
+        eds_config: Some(tls::ads(None)),
+        ..cluster::EdsClusterConfig::default()
+    };
+    let is_http2 = backend.protocol == BackendProtocol::Http2;
+    let mut cluster = Cluster {
+        name: name.to_owned(),
+        cluster_discovery_type: Some(cluster::ClusterDiscoveryType::Type(
+            cluster::DiscoveryType::Eds.into(),
+        )),
+        eds_cluster_config: Some(eds),
+        connect_timeout: Some(proto_duration(CONNECT_TIMEOUT)),
+        transport_socket: backend.tls.as_ref().map(|tls| socket(tls, is_http2)),
+        ..Cluster::default()
+    };
+    if is_http2 {
+        set_http_options(&mut cluster, http2_only());
+    }
+    cluster
+}
+
+/// TLS towards the backend.
+fn socket(tls: &BackendTls, is_http2: bool) -> TransportSocket {
+    let secrets = tls.presented.iter().map(|certificate| match certificate {
+        Certificate::OfGateway => tls::sds(LEAF),
+        Certificate::Secret(name) => tls::sds(name),
+    });
+    let authorities = match &tls.authorities {
+        Authorities::OfSystem => data_source::Specifier::Filename(OF_SYSTEM.to_owned()),
+        Authorities::Pem(pem) => data_source::Specifier::InlineString(pem.clone()),
+    };
+    let validation = CertificateValidationContext {
+        trusted_ca: Some(DataSource {
+            specifier: Some(authorities),
+            ..DataSource::default()
+        }),
+        match_typed_subject_alt_names: tls.names.iter().map(alt_name).collect(),
+        ..CertificateValidationContext::default()
+    };
+    let context = UpstreamTlsContext {
+        sni: tls.server_name.clone(),
+        common_tls_context: Some(CommonTlsContext {
+            alpn_protocols: is_http2.then(|| "h2".to_owned()).into_iter().collect(),
+            tls_certificate_sds_secret_configs: secrets.collect(),
+            validation_context_type: Some(
+                common_tls_context::ValidationContextType::ValidationContext(validation),
+            ),
+            ..CommonTlsContext::default()
+        }),
+        ..UpstreamTlsContext::default()
+    };
+    tls::socket(encode::any(&context))
+}
+
+fn alt_name(name: &AltName) -> SubjectAltNameMatcher {
+    use subject_alt_name_matcher::SanType;
+    let (kind, text) = match name {
+        AltName::Host(host) => (SanType::Dns, host),
+        AltName::Uri(uri) => (SanType::Uri, uri),
+    };
+    SubjectAltNameMatcher {
+        san_type: kind.into(),
+        matcher: Some(StringMatcher {
+            match_pattern: Some(string_matcher::MatchPattern::Exact(text.clone())),
+            ..StringMatcher::default()
+        }),
+        ..SubjectAltNameMatcher::default()
+    }
+}
+
+/// The endpoints of a backend. Without any the assignment is empty, so that Envoy does not wait for
+/// it.
+pub(crate) fn endpoints(
+    memo: &Memo,
+    backend: &Backend,
+    endpoints: &[Endpoint],
+) -> Result<Arc<EncodedResource>, GenerateError> {
+    let input = (name(backend), backend.protocol, endpoints);
+    memo.get(&("backend endpoints", &input), |(_, input)| {
+        let (name, protocol, endpoints) = input;
+        let transport = match protocol {
+            BackendProtocol::Udp => socket_address::Protocol::Udp,
+            _ => socket_address::Protocol::Tcp,
+        };
+        let all = endpoints.iter();
+        let all = all.map(|one| endpoint(one.address, one.port, transport));
+        let localities = (!endpoints.is_empty()).then(|| LocalityLbEndpoints {
+            lb_endpoints: all.collect(),
+            ..LocalityLbEndpoints::default()
+        });
+        let assignment = ClusterLoadAssignment {
+            cluster_name: name.clone(),
+            endpoints: localities.into_iter().collect(),
+            ..ClusterLoadAssignment::default()
+        };
+        Ok(encode::resource(name, &assignment, &[]))
+    })
+}
+
+fn endpoint(host: IpAddr, port: u16, transport: socket_address::Protocol) -> LbEndpoint {
+    let address = SocketAddress {
+        protocol: transport.into(),
+        address: host.to_string(),
+        port_specifier: Some(socket_address::PortSpecifier::PortValue(port.into())),
+        ..SocketAddress::default()
+    };
+    LbEndpoint {
+        host_identifier: Some(lb_endpoint::HostIdentifier::Endpoint(EnvoyEndpoint {
+            address: Some(Address {
+                address: Some(address::Address::SocketAddress(address)),
+            }),
+            ..EnvoyEndpoint::default()
+        })),
+        ..LbEndpoint::default()
+    }
+}
