@@ -43,8 +43,8 @@ pub(crate) fn routes(
 ) -> Result<Arc<EncodedResource>, GenerateError> {
     memo.routes(chain, (name, validate_clusters), || {
         let configuration = build(name, chain, validate_clusters);
-        memo.get(&encode::any(&configuration), |_| {
-            Ok(encode::resource(name, &configuration, &[]))
+        memo.get(&encode::any(&configuration), |encoded| {
+            Ok(encode::resource_of(name, encoded, &[]))
         })
     })
 }

@@ -60,8 +60,8 @@ pub(crate) fn routes(
         ignore_port_in_host_matching: of_all.any_port,
         ..RouteConfiguration::default()
     };
-    memo.get(&encode::any(&configuration), |_| {
-        Ok(encode::resource(name, &configuration, &[]))
+    memo.get(&encode::any(&configuration), |encoded| {
+        Ok(encode::resource_of(name, encoded, &[]))
     })
 }
 
