@@ -299,7 +299,7 @@ async fn a_listener_or_a_rule_requires_tokens() {
 
 const HOUR: Duration = Duration::from_secs(3600);
 
-fn pair(name: &str) -> (String, String) {
+pub(crate) fn pair(name: &str) -> (String, String) {
     pair_from(name, SystemTime::now())
 }
 
@@ -372,7 +372,10 @@ pub(crate) async fn connect(
 }
 
 /// The certificate that a server presents to clients of this name.
-async fn presented(server: SocketAddr, name: &'static str) -> Option<CertificateDer<'static>> {
+pub(crate) async fn presented(
+    server: SocketAddr,
+    name: &'static str,
+) -> Option<CertificateDer<'static>> {
     let stream = connect(server, name).await?;
     let (_, connection) = stream.get_ref();
     Some(
@@ -385,7 +388,7 @@ async fn presented(server: SocketAddr, name: &'static str) -> Option<Certificate
 }
 
 /// The status of the response to a request on an open connection.
-async fn ask_on(stream: &mut TlsStream<TcpStream>) -> String {
+pub(crate) async fn ask_on(stream: &mut TlsStream<TcpStream>) -> String {
     let request = "GET / HTTP/1.1\r\nhost: 500.test\r\n\r\n";
     stream.write_all(request.as_bytes()).await.expect("sent");
     let mut answer = Vec::new();

@@ -3,6 +3,7 @@
 mod api_gateways;
 mod captured_traffic;
 mod chains;
+mod cluster_gateways;
 mod dev;
 mod edge;
 mod egress;

@@ -1,0 +1,138 @@
+//! Gateways of Kubernetes clusters: what a cluster's operator writes, on an Envoy that knows no
+//! cluster.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use http::{Method, StatusCode};
+use legate_tests::{Mesh, MeshOptions, Sidecar, client, eventually};
+use serde_json::{Value, json};
+use tokio_rustls::rustls::pki_types::CertificateDer;
+use tokio_rustls::rustls::pki_types::pem::PemObject;
+
+use crate::api_gateways::{ask_on, connect, pair, presented};
+
+const GATEWAY: &str = "/v1/internal/legate/gateway/edge";
+const HTTP: u16 = 8000;
+const TLS: u16 = 8443;
+const HOST: &str = "500.test";
+
+/// A port that leads to the port 80 of the Service `web`.
+fn listener(port: u16, tls: &Value) -> Value {
+    let backend = json!({"Namespace": "shop", "Name": "web", "Port": 80, "Protocol": "Http1"});
+    let rule = json!({
+        "Origin": {"Route": {"Name": "route"}, "Rule": 0},
+        "Action": {"Forward": [{"Weight": 1, "Target": {"Backend": backend}}]},
+    });
+    json!({
+        "Port": port,
+        "Chains": [{"Tls": tls, "Content": 0}],
+        "Contents": [{"Http": [{"Domains": ["*"], "Otherwise": 404, "Rules": [rule]}]}],
+        "HostPorts": "Any",
+    })
+}
+
+fn endpoints(at: SocketAddr) -> Value {
+    let of = json!({"Namespace": "shop", "Name": "web", "Port": 80});
+    json!([{"Of": of, "Endpoints": [{"Address": at.ip(), "Port": at.port()}]}])
+}
+
+fn secrets((certificate, key): &(String, String)) -> Value {
+    json!([{"Name": "shop/cert", "Certificate": certificate, "PrivateKey": key}])
+}
+
+async fn put(mesh: &Mesh, path: &str, body: Value) {
+    let path = format!("{GATEWAY}{path}");
+    mesh.api(Method::PUT, &path, Some(body)).await;
+}
+
+/// The name of the application that answers, or what came instead.
+async fn instance(server: SocketAddr) -> Result<String, String> {
+    let answer = client::get(server, "/").await;
+    let (status, body) = answer.map_err(|error| error.to_string())?;
+    let body: Value = serde_json::from_str(&body).unwrap_or_default();
+    match (status, body["instance"].as_str()) {
+        (StatusCode::OK, Some(instance)) => Ok(instance.to_owned()),
+        _ => Err(format!("{status}: {body}")),
+    }
+}
+
+async fn changes(envoy: &Sidecar) -> Vec<u64> {
+    let mut found = Vec::new();
+    for name in [
+        "listener_manager.listener_added",
+        "listener_manager.listener_modified",
+        "listener_manager.listener_in_place_updated",
+        "cluster_manager.cluster_added",
+        "cluster_manager.cluster_modified",
+    ] {
+        found.push(envoy.stat(name).await);
+    }
+    found
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn endpoints_and_certificates_change_without_a_failed_request() {
+    let mut mesh = Mesh::start(MeshOptions::default()).await;
+    let (one, two) = (mesh.application("one"), mesh.application("two"));
+    mesh.outsider("one", one).await;
+    mesh.outsider("two", two).await;
+    let (first, renewed) = (pair(HOST), pair(HOST));
+    let terminated = json!({"Terminated": {"Certificates": [{"Secret": "shop/cert"}]}});
+    let body = json!({
+        "Listeners": [listener(HTTP, &json!("None")), listener(TLS, &terminated)],
+        "Endpoints": endpoints(one),
+        "Secrets": secrets(&first),
+    });
+    put(&mesh, "", body).await;
+    let mut envoy = mesh.add_gateway("api-gateway", "edge", json!({})).await;
+    let (plain, tls): (SocketAddr, SocketAddr) =
+        ((envoy.address, HTTP).into(), (envoy.address, TLS).into());
+    let is =
+        |name: &'static str| move |found: &Result<String, String>| found.as_deref() == Ok(name);
+    eventually("one answers", || instance(plain), is("one"))
+        .await
+        .expect("it answers");
+    let found = eventually("it accepts TLS", || connect(tls, HOST), Option::is_some);
+    let mut open = found.await.expect("a connection");
+    assert_eq!(ask_on(&mut open).await, "HTTP/1.1 200 OK");
+    let before = changes(&envoy).await;
+
+    let ended = Arc::new(AtomicBool::new(false));
+    let asking = {
+        let ended = Arc::clone(&ended);
+        async move {
+            let mut answers = Vec::new();
+            while !ended.load(Ordering::Relaxed) {
+                answers.push(instance(plain).await);
+            }
+            answers
+        }
+    };
+    let changing = async {
+        for (at, name) in [(two, "two"), (one, "one"), (two, "two")] {
+            put(&mesh, "/endpoints", json!({"Endpoints": endpoints(at)})).await;
+            eventually("the endpoint is another", || instance(plain), is(name))
+                .await
+                .expect("it answers");
+        }
+        ended.store(true, Ordering::Relaxed);
+    };
+    let (answers, ()) = tokio::join!(asking, changing);
+    let failed: Vec<_> = answers.iter().filter(|answer| answer.is_err()).collect();
+    assert!(failed.is_empty(), "{failed:?}");
+
+    put(&mesh, "/secrets", json!({"Secrets": secrets(&renewed)})).await;
+    let der = CertificateDer::from_pem_slice(renewed.0.as_bytes()).expect("PEM");
+    let is_renewed = |found: &Option<CertificateDer<'static>>| found.as_ref() == Some(&der);
+    eventually("it is renewed", || presented(tls, HOST), is_renewed).await;
+    assert_eq!(ask_on(&mut open).await, "HTTP/1.1 200 OK");
+    assert_eq!(changes(&envoy).await, before, "no listener, no cluster");
+
+    put(&mesh, "", json!({"Listeners": []})).await;
+    let closed = || async move { instance(plain).await.is_err() };
+    eventually("the ports are closed", closed, |closed| *closed).await;
+    assert!(envoy.stop().await.success(), "{}", envoy.log());
+    mesh.stop().await;
+}
