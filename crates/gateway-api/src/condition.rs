@@ -1,4 +1,4 @@
-//! Conditions, in which objects are told what became of them.
+//! The conditions in the status of objects.
 
 /// A condition of an object.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -61,7 +61,7 @@ impl Protocol {
         }
     }
 
-    /// Whether listeners are told apart by the server names of TLS.
+    /// Whether listeners of one port are distinguished by the server names of TLS.
     pub(crate) const fn is_secure(self) -> bool {
         matches!(
             self,

@@ -18,8 +18,8 @@
 //!   no other rule gets its requests, and a condition names the field.
 //! - A field that exists and has no meaning here is found, never skipped ([`Object::unserved`]).
 //! - What protects is never left out: a listener that cannot verify clients as it should is closed,
-//!   and a backend whose policy cannot be applied is not called in plain text. A reference to
-//!   another namespace needs its grant before anybody is told whether its object exists.
+//!   and a backend whose policy cannot be applied is not called in plain text. For a
+//!   reference to another namespace without a grant, nothing says whether its object exists.
 //!
 //! Pure: nothing here reads a cluster, keeps time, or writes a status. Secrets are names here, with
 //! what somebody else found out about them; endpoints are unknown.

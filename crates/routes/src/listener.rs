@@ -38,7 +38,7 @@ pub enum HostPorts {
 pub struct Datagrams {
     /// The port.
     pub port: u16,
-    /// Where they go, by weight. Empty for nowhere.
+    /// Where they go, by weight. If empty, they are dropped.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub backends: Vec<WeightedBackend>,
 }

@@ -1,4 +1,4 @@
-//! Listeners of one port that cannot be told apart.
+//! Conflicts between listeners of one port.
 
 use super::listener::ListenerPlan;
 use crate::condition::Problem;

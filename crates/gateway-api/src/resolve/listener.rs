@@ -35,7 +35,7 @@ pub(super) struct ListenerPlan<'a> {
     pub(super) kinds: Vec<RouteKind>,
     /// Why it is not accepted.
     pub(super) refused: Option<Problem>,
-    /// Why it cannot be told apart from another one, for which it is not accepted either.
+    /// The conflict with another listener, because of which it is not accepted either.
     pub(super) conflict: Option<Problem>,
     /// Why not all that it refers to can be used.
     pub(super) unresolved: Option<Problem>,

@@ -69,8 +69,8 @@ impl<'a> Lookup<'a> {
         })
     }
 
-    /// The object of a core kind that a reference leads to. Permission is asked for before its
-    /// existence is told.
+    /// The object of a core kind that a reference leads to. Without permission, the
+    /// verdict is the same whether or not it exists.
     fn object(
         &self,
         from: Referrer<'_>,

@@ -170,7 +170,7 @@ fn make<'a>(
         });
     }
     if at.is_empty() {
-        // What it refers to is told even if it is attached nowhere.
+        // Its references get a verdict even if it is attached nowhere.
         rules(&site(80, None, None), &mut found);
     }
     Made { found, at }
@@ -264,7 +264,7 @@ fn verdicts_of_routes(
     verdicts
 }
 
-/// The listeners of a gateway that can be told apart, with their routes if they are served.
+/// The listeners of a gateway without conflicts, with their routes if they are served.
 fn places<'a>(gateway: &'a GatewayPlan<'a>, here: &[&AtListener<'a>]) -> Vec<Place<'a>> {
     let listeners = gateway.listeners.iter().enumerate();
     let distinct = listeners.filter(|(_, one)| one.conflict.is_none() && one.protocol.is_some());

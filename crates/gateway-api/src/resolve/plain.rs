@@ -17,7 +17,7 @@ pub(super) fn connections(
     for (place, rule) in rules.iter().enumerate() {
         let unserved = paths.of_rule(place);
         let own = unserved.map(|path| format!("spec.{path} is not served"));
-        // There is nothing by which a connection could be told to be for another one.
+        // Connections have nothing that could select another rule.
         let further = || (place > 0).then(|| "rules after the first are not served".to_owned());
         let reason = site.route.unserved.clone().or(own).or_else(further);
         let backends = rule.backend_refs.iter().map(|written| {

@@ -12,8 +12,8 @@ use super::tables::{self, Place};
 use crate::kind::Protocol;
 use crate::outcome::{InfrastructurePlan, Served};
 
-/// What a gateway serves, from all its listeners that can be told apart, and the places of listeners
-/// with too many rules.
+/// What a gateway serves, from all its listeners without conflicts, and the indexes of listeners with
+/// too many rules.
 pub(super) fn served(gateway: &GatewayPlan<'_>, places: Vec<Place<'_>>) -> (Served, Vec<usize>) {
     let mut crowded = Vec::new();
     let mut by_port = BTreeMap::<_, Vec<_>>::new();

@@ -179,7 +179,7 @@ fn certificates_of_other_namespaces_need_a_grant() {
         };
         assert_eq!(of_gateway(&resolved(&objects)), expected, "{objects:?}");
     }
-    // Nobody is told whether it exists.
+    // The verdict does not say whether it exists.
     let outcome = resolved(&[https(secret("missing"))]);
     assert_eq!(of_gateway(&outcome), unresolved("RefNotPermitted"));
     // A restriction that is not understood could be one.

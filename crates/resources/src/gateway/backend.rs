@@ -1,5 +1,5 @@
-//! Clusters and endpoints of backends outside of the mesh that a gateway was told: ports of Services
-//! in Kubernetes.
+//! Clusters and endpoints of a gateway's backends outside of the mesh: ports of Services in
+//! Kubernetes.
 //!
 //! Endpoints are a resource of their own, so that a rollout changes no cluster. What TLS trusts is
 //! part of the cluster; what it presents is a secret.
