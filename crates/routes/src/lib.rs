@@ -29,7 +29,7 @@ pub use host::{covers, is_host};
 pub use listener::{
     Certificate, Chain, Clients, Content, Datagrams, HostPorts, Listener, ServerTls, Tls,
 };
-pub use matching::{Match, PathMatch, TextMatch, ValueMatch};
+pub use matching::{Match, PathMatch, TextMatch, ValueMatch, quoted};
 pub use order::{by_specificity, spread};
 pub use rule::{
     Action, Cors, Mirror, NOT_FOUND, Origin, Redirect, Retry, Rewrite, Rule, Target, Timeouts,

@@ -81,3 +81,15 @@ pub enum TextMatch {
     /// An expression for the whole value.
     Regex(String),
 }
+
+/// A text as an expression (RE2) that only this text matches.
+pub fn quoted(text: &str) -> String {
+    let mut quoted = String::with_capacity(text.len());
+    for c in text.chars() {
+        if r"\.+*?()|[]{}^$".contains(c) {
+            quoted.push('\\');
+        }
+        quoted.push(c);
+    }
+    quoted
+}

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use legate_model::{HeaderModifiers, WILDCARD};
-use legate_routes::{Cors, Mirror, Redirect, Rewrite, Rule, TextMatch, is_host};
+use legate_routes::{Cors, Mirror, Redirect, Rewrite, Rule, TextMatch, is_host, quoted};
 
 use super::backend::{Found, Site};
 use crate::kind::Protocol;
@@ -194,16 +194,4 @@ pub(super) fn cors(written: &WrittenCors, path: &str) -> Result<Arc<Cors>, Strin
         exposed: written.expose_headers.clone(),
         max_age: Duration::from_secs(written.max_age.unwrap_or(MAX_AGE).into()),
     }))
-}
-
-/// A text as an expression that is only for this text.
-pub(super) fn quoted(text: &str) -> String {
-    let mut quoted = String::with_capacity(text.len());
-    for c in text.chars() {
-        if r"\.+*?()|[]{}^$".contains(c) {
-            quoted.push('\\');
-        }
-        quoted.push(c);
-    }
-    quoted
 }

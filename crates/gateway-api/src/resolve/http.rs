@@ -5,11 +5,11 @@ use std::time::Duration;
 use legate_filter::re2;
 use legate_routes::{
     Action, Match, Origin, PathMatch, Retry, Rewrite, Rule, TextMatch, Timeouts, ValueMatch,
-    WeightedBackend, spread,
+    WeightedBackend, quoted, spread,
 };
 
 use super::backend::{Found, Site};
-use super::filters::{self, header_name, is_path, quoted, required, unserved};
+use super::filters::{self, header_name, is_path, required, unserved};
 use super::route::Route;
 use crate::duration;
 use crate::object::Object;

@@ -14,7 +14,7 @@ use envoy_types::pb::envoy::extensions::filters::http::cors::v3::{Cors as Filter
 use envoy_types::pb::envoy::r#type::matcher::v3::{RegexMatchAndSubstitute, StringMatcher};
 use envoy_types::pb::envoy::r#type::v3::{FractionalPercent, fractional_percent};
 use envoy_types::pb::google::protobuf::{Any, BoolValue, UInt32Value};
-use legate_routes::{Cors, PathMatch, Redirect, Retry, Rewrite, Rule};
+use legate_routes::{Cors, PathMatch, Redirect, Retry, Rewrite, Rule, quoted};
 
 use super::matching::pattern;
 use crate::chain_route;
@@ -117,18 +117,6 @@ fn replaced(regex: String, text: &str) -> NewPath {
         // A backslash would begin a reference to what was matched.
         substitution: text.replace('\\', r"\\"),
     })
-}
-
-/// A text as an expression that is only for this text.
-fn quoted(text: &str) -> String {
-    let mut quoted = String::with_capacity(text.len());
-    for c in text.chars() {
-        if r"\.+*?()|[]{}^$".contains(c) {
-            quoted.push('\\');
-        }
-        quoted.push(c);
-    }
-    quoted
 }
 
 /// An answer that names another place.
