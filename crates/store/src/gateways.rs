@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use legate_model::{Invalid, Secret};
 use legate_routes::{Endpoint, Listener, ServicePort, Transport};
-use serde::{Deserialize, Deserializer, Serialize};
+use serde::{Deserialize, Serialize};
 
 use crate::read::ReadTxn;
 use crate::write::WriteTxn;
@@ -30,7 +30,6 @@ pub(crate) struct GatewayRow {
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct GatewayListenerRow {
     pub(crate) gateway: String,
-    #[serde(deserialize_with = "valid")]
     pub(crate) listener: Arc<Listener>,
     pub(crate) modify_index: u64,
 }
@@ -42,6 +41,23 @@ pub(crate) struct GatewayEndpointsRow {
     pub(crate) of: ServicePort,
     pub(crate) endpoints: Arc<Vec<Endpoint>>,
     pub(crate) modify_index: u64,
+}
+
+impl GatewayEndpointsRow {
+    /// # Errors
+    ///
+    /// [`Invalid`] names the first endpoint that cannot be served.
+    pub(crate) fn validate(&self) -> Result<(), Invalid> {
+        if self.endpoints.len() > MAX_ENDPOINTS {
+            let reason = format!("{} is more than {MAX_ENDPOINTS}", self.endpoints.len());
+            return Err(Invalid::new("Endpoints", reason));
+        }
+        let mut endpoints = self.endpoints.iter().enumerate();
+        endpoints.try_for_each(|(at, one)| {
+            let within = |error: Invalid| error.within(format!("Endpoints[{at}]"));
+            one.validate().map_err(within)
+        })
+    }
 }
 
 /// A secret of a gateway.
@@ -89,16 +105,6 @@ pub enum GatewayProblem {
 /// A port in a key, padded so that keys sort by number.
 pub(crate) fn port_name(port: u16) -> String {
     format!("{port:05}")
-}
-
-/// Rows that no server would have written are not read either.
-fn valid<'de, D: Deserializer<'de>>(from: D) -> Result<Arc<Listener>, D::Error> {
-    let listener = Listener::deserialize(from)?;
-    let checked: Result<(), Invalid> = listener.validate();
-    match checked {
-        Ok(()) => Ok(Arc::new(listener)),
-        Err(invalid) => Err(serde::de::Error::custom(invalid)),
-    }
 }
 
 impl ReadTxn<'_> {

@@ -21,6 +21,7 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 use crate::codec::{Codec, FORMAT, Header, StoredRow};
+use crate::gateways::{GatewayEndpointsRow, GatewayListenerRow};
 use crate::key::Key;
 use crate::row::Stored;
 use crate::rows::InstanceRow;
@@ -229,7 +230,7 @@ impl Snapshot {
         let reads = own.as_ref().or(codec).ok_or(SnapshotError::InMemory)?;
         let snapshot = Self::decoded(about.index, stored, reads)?;
         for (_, row) in &snapshot.rows {
-            refuse_nesting(row)?;
+            refuse_invalid(row)?;
         }
         let is_old = about.header.format < FORMAT;
         match codec {
@@ -354,8 +355,9 @@ impl Snapshot {
     }
 }
 
-/// Older servers accepted settings that are nested too deeply for the sidecars that get them.
-fn refuse_nesting(row: &Stored) -> Result<(), SnapshotError> {
+/// What writing refuses: other servers may have accepted it, such as settings that are nested too
+/// deeply for the sidecars that get them. A store that has it is read all the same.
+fn refuse_invalid(row: &Stored) -> Result<(), SnapshotError> {
     let (what, judged) = if let Some(row) = row.get::<InstanceRow>() {
         let InstanceRow { node, instance } = &*row;
         let what = format!("service {:?} on node {node:?}", instance.id);
@@ -367,6 +369,12 @@ fn refuse_nesting(row: &Stored) -> Result<(), SnapshotError> {
             "config entry proxy-defaults".to_owned(),
             entry.validate_nesting(),
         )
+    } else if let Some(row) = row.get::<GatewayListenerRow>() {
+        let what = format!("port {} of gateway {:?}", row.listener.port, row.gateway);
+        (what, row.listener.validate())
+    } else if let Some(row) = row.get::<GatewayEndpointsRow>() {
+        let what = format!("endpoints of gateway {:?}", row.gateway);
+        (what, row.validate())
     } else {
         return Ok(());
     };

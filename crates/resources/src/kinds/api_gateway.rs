@@ -453,9 +453,11 @@ impl<'a> Port<'a, '_> {
             Content::Tcp(backends) => self.connections(memo, backends),
         });
         let contents: Vec<_> = contents.collect::<Result<_, _>>()?;
+        let nowhere = self.connections(memo, &[])?;
         let chains = self.port.chains.iter().map(|chain| {
             let stats = chain.name.as_ref().map(|name| format!("{STATS}{name}"));
-            let (usual, leads_to) = &contents[chain.content];
+            // Nothing writes a chain without content; a stored one must harm no other port.
+            let (usual, leads_to) = contents.get(chain.content).unwrap_or(&nowhere);
             let is_http = matches!(leads_to, LeadsTo::Routes { .. });
             let tls = match &chain.tls {
                 Tls::None | Tls::PassedThrough => None,

@@ -10,8 +10,7 @@ use serde_json::json;
 use super::durable::open;
 use super::rows;
 use crate::key::{Key, Table};
-use crate::row::Stored;
-use crate::stored_tables::{decode, is_secret};
+use crate::stored_tables::is_secret;
 use crate::{GatewayContent, GatewayProblem, GatewaySecret, Store, Unavailable, WriteTxn};
 
 /// A port that presents a certificate and leads to a Service.
@@ -199,30 +198,43 @@ async fn gateways_come_back_after_a_restart_and_from_a_snapshot() {
     opened.stop().await;
 }
 
-#[test]
-fn only_what_is_valid_is_read() {
-    let key = Key::new(
-        Table::GatewayListeners,
-        &Tenancy::default(),
-        &["edge", "tcp", "00443"],
-    );
-    let mut form = json!({
-        "gateway": "edge",
-        "listener": &*listener(443, "web"),
-        "modify_index": 1,
-    });
-    let read = |form: &serde_json::Value| -> Result<Stored, _> {
-        decode(&key, &serde_json::to_vec(form).unwrap())
+#[tokio::test]
+async fn a_snapshot_with_something_invalid_is_refused() {
+    let mut form = serde_json::to_value(&*listener(443, "web")).unwrap();
+    form["Contents"][0]["Http"][0]["Otherwise"] = json!(42);
+    let invalid = GatewayContent {
+        listeners: vec![Arc::new(serde_json::from_value(form).unwrap())],
+        ..GatewayContent::default()
     };
-    assert!(read(&form).is_ok());
-    form["listener"]["Contents"][0]["Http"][0]["Otherwise"] = json!(42);
-    let error = read(&form).err().expect("it is refused").to_string();
-    assert!(error.contains("Contents[0].Http[0].Otherwise"), "{error}");
-    assert!(!is_secret(&key));
-    let of_secret = Key::new(
+    let nowhere = GatewayContent {
+        endpoints: vec![(port_of("web"), at(&["10.0.0.1", "224.0.0.1"]))],
+        ..content()
+    };
+    for (content, field) in [
+        (invalid, "Contents[0].Http[0].Otherwise"),
+        (nowhere, "Endpoints[1].Address"),
+    ] {
+        let folder = tempfile::tempdir().unwrap();
+        let opened = open(folder.path()).await;
+        put(&opened.store, "edge", content).await.unwrap();
+        let mut saved = Vec::new();
+        opened.store.save(&mut saved).unwrap();
+        let refused = opened.store.read_snapshot(std::io::Cursor::new(saved));
+        let error = refused.err().expect("it is refused").to_string();
+        assert!(error.contains(field), "{error}");
+        opened.stop().await;
+        // The server starts with it.
+        open(folder.path()).await.stop().await;
+    }
+}
+
+#[test]
+fn keys_of_certificates_are_sealed() {
+    let key = |table, names: &[&str]| Key::new(table, &Tenancy::default(), names);
+    let listener = key(Table::GatewayListeners, &["edge", "tcp", "00443"]);
+    assert!(!is_secret(&listener));
+    assert!(is_secret(&key(
         Table::GatewaySecrets,
-        &Tenancy::default(),
-        &["edge", "shop/cert"],
-    );
-    assert!(is_secret(&of_secret), "it is sealed");
+        &["edge", "shop/cert"]
+    )));
 }
