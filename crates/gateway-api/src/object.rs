@@ -73,7 +73,7 @@ pub struct Object<T> {
     /// The paths of fields of the spec that have no meaning here. Whoever uses the object answers
     /// for them: none is ignored.
     pub unserved: Vec<String>,
-    /// Why the spec cannot be read. It has then only what could be read without its rules and
+    /// Why the object cannot be read. It has then only what could be read without its rules and
     /// listeners.
     pub broken: Option<String>,
 }
@@ -88,7 +88,10 @@ impl<T: DeserializeOwned + Serialize + Default> Object<T> {
     /// Reads an object from its document.
     #[must_use]
     pub fn decode(document: &Value) -> Self {
-        let meta = Meta::deserialize(&document["metadata"]).unwrap_or_default();
+        let (meta, nameless) = match Meta::deserialize(&document["metadata"]) {
+            Ok(meta) => (meta, None),
+            Err(error) => (Meta::default(), Some(format!("metadata: {error}"))),
+        };
         let spec = match &document["spec"] {
             Value::Null => &Value::Object(serde_json::Map::new()),
             spec => spec,
@@ -116,7 +119,7 @@ impl<T: DeserializeOwned + Serialize + Default> Object<T> {
             meta,
             spec: decoded,
             unserved,
-            broken,
+            broken: nameless.or(broken),
         }
     }
 }
@@ -202,5 +205,13 @@ mod tests {
         let route = Object::<HttpRoute>::decode(&json!({"spec": spec}));
         assert_eq!(route.spec.hostnames, ["a.test"]);
         assert!(route.broken.is_some());
+    }
+
+    #[test]
+    fn an_object_whose_name_cannot_be_read_is_broken() {
+        let document = json!({"metadata": {"namespace": "a", "name": 7}, "spec": {}});
+        let route = Object::<HttpRoute>::decode(&document);
+        let broken = route.broken.expect("it is broken");
+        assert!(broken.starts_with("metadata: "), "{broken}");
     }
 }

@@ -37,7 +37,7 @@ fn is_kept(written: &Value, understood: &Value) -> bool {
 }
 
 fn read<T: DeserializeOwned + Serialize + Default>(spec: &Value) -> &'static str {
-    let object = Object::<T>::decode(&json!({"spec": spec}));
+    let object = Object::<T>::decode(&json!({"metadata": {"name": "x"}, "spec": spec}));
     assert_eq!(object.broken, None, "{spec}");
     let understood = serde_json::to_value(&object.spec).unwrap();
     match object.unserved.is_empty() {

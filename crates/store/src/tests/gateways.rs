@@ -220,7 +220,7 @@ async fn a_snapshot_with_something_invalid_is_refused() {
         let mut saved = Vec::new();
         opened.store.save(&mut saved).unwrap();
         let refused = opened.store.read_snapshot(std::io::Cursor::new(saved));
-        let error = refused.err().expect("it is refused").to_string();
+        let error = refused.expect_err("it is refused").to_string();
         assert!(error.contains(field), "{error}");
         opened.stop().await;
         // The server starts with it.
