@@ -97,6 +97,10 @@ impl Objects {
             "${serviceaccount.name}",
         );
         let mut rules = vec![component_rule(options, "operator", &role)];
+        if options.api_gateways {
+            let name = "${serviceaccount.namespace}--${serviceaccount.name}";
+            rules.push(rule(&component_method(options), "", "service", name));
+        }
         let mut policies = vec![json!({
             "Name": policy,
             "Description": DESCRIPTION,

@@ -4,7 +4,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::Args;
+use clap::{ArgAction, Args};
 use legate_model::duration;
 
 use super::gateways::GatewayName;
@@ -71,6 +71,12 @@ pub struct Options {
         value_delimiter = ','
     )]
     pub terminating_gateway: Vec<GatewayName>,
+
+    /// Let gateways of the Gateway API log in: each service account as the service
+    /// `<namespace>--<account>`, which no pod has by its own name.
+    #[arg(long, env = "LEGATE_K8S_API_GATEWAYS", action = ArgAction::Set, num_args = 0..=1,
+        require_equals = true, default_value_t = false, default_missing_value = "true")]
+    pub api_gateways: bool,
 
     /// How long to wait for servers and Secrets, such as 10m. The Job retries afterwards.
     #[arg(long, env = "LEGATE_K8S_TIMEOUT", value_name = "TIME", default_value = "10m",

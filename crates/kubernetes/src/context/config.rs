@@ -52,6 +52,8 @@ pub struct Config {
     pub dns: Dns,
     /// Whether the servers belong to Consul or another installation.
     pub external_servers: ExternalServers,
+    /// The Gateway API.
+    pub api_gateway: ApiGateway,
 }
 
 impl Default for Config {
@@ -67,6 +69,7 @@ impl Default for Config {
             consul_node: ConsulNode::default(),
             dns: Dns::default(),
             external_servers: ExternalServers::default(),
+            api_gateway: ApiGateway::default(),
         }
     }
 }
@@ -89,6 +92,14 @@ impl Config {
             source,
         })
     }
+}
+
+/// `connectInject.apiGateway`
+#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+#[serde(default, rename_all = "camelCase", deny_unknown_fields)]
+pub struct ApiGateway {
+    /// Whether Gateways of the Gateway API are served. Default false.
+    pub enabled: bool,
 }
 
 /// `connectInject.transparentProxy`

@@ -11,6 +11,7 @@ use tokio::sync::watch;
 
 use crate::config;
 use crate::context::Context;
+use crate::gateways;
 use crate::leader::{self, Lead};
 use crate::servers::{Credentials, Login, Servers};
 use crate::sync;
@@ -41,6 +42,7 @@ pub(super) fn start(context: &Context, ca: watch::Receiver<Option<String>>) -> a
         times: leader::Times::default(),
     };
     let metrics = Metrics::register(&context.registry)?;
+    let authorities = ca.clone();
     // Connections and the token are needed until the writers have stopped.
     let servers = servers(context, ca, context.answers.clone())?;
     let started = context.clone();
@@ -50,7 +52,10 @@ pub(super) fn start(context: &Context, ca: watch::Receiver<Option<String>>) -> a
         lease,
         context.clock.clone(),
         context.controllers.clone(),
-        move |lead, spawner| write(&started, &metrics, &writers, &lead, &spawner),
+        move |lead, spawner| {
+            write(&started, &metrics, &writers, &lead, &spawner);
+            serve_gateways(&started, &writers, &authorities, &lead, &spawner);
+        },
     );
     context.controllers.spawn("leader", async move {
         let ended = leading.await;
@@ -140,6 +145,30 @@ fn write(context: &Context, metrics: &Metrics, servers: &Servers, lead: &Lead, s
             Ok::<_, Infallible>(())
         });
     }
+}
+
+/// Serves the Gateway API, if the chart says so.
+fn serve_gateways(
+    context: &Context,
+    servers: &Servers,
+    ca: &watch::Receiver<Option<String>>,
+    lead: &Lead,
+    spawner: &Spawner,
+) {
+    if !context.config.api_gateway.enabled {
+        return;
+    }
+    let options = gateways::Options {
+        servers: context.options.servers.clone(),
+        sidecars: context.options.sidecars.clone(),
+        ca: ca.clone(),
+        log_level: format!("{:?}", context.log.level).to_lowercase(),
+        log_json: context.log.json,
+        clock: context.clock.clone(),
+    };
+    let client = context.client.clone();
+    let gateways = gateways::run(client, servers.clone(), lead.clone(), options);
+    spawner.spawn("gateways", gateways);
 }
 
 /// Creates the partition if it does not exist. If the servers refuse, another user has to create

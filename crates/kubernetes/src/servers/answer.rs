@@ -11,6 +11,8 @@ pub const ANSWER_SIZE: usize = 32 << 20;
 pub struct Answer {
     /// The status, of any class.
     pub status: StatusCode,
+    /// The index of the state that it is about (`X-Consul-Index`), if it has one.
+    pub index: Option<u64>,
     /// The body, at most [`ANSWER_SIZE`].
     pub body: Bytes,
 }

@@ -165,6 +165,25 @@ impl Servers {
         self.decode(&Method::GET, path, &answer)
     }
 
+    /// Like [`Servers::get_json`], with the index for the next blocking query.
+    ///
+    /// # Errors
+    ///
+    /// As [`Servers::get_json`], or if the response has no index.
+    pub async fn get_indexed<T: DeserializeOwned>(
+        &self,
+        path: &Path,
+    ) -> Result<(T, u64), ServersError> {
+        let answer = self.request(Method::GET, path, None).await?;
+        let value = self.decode(&Method::GET, path, &answer)?;
+        let index = answer.index.ok_or_else(|| ServersError::BadAnswer {
+            url: self.shared.transport.url(path),
+            method: Method::GET,
+            reason: "it has no X-Consul-Index".to_owned(),
+        })?;
+        Ok((value, index))
+    }
+
     /// Like [`Servers::get_json`]; `None` if the object does not exist (404 or `null`).
     ///
     /// # Errors

@@ -260,6 +260,8 @@ async fn exchange(client: &Connections, request: Request<Full<Bytes>>) -> Result
     };
     let answer = sent.await.map_err(|error| with_causes(&error))?;
     let status = answer.status();
+    let index = answer.headers().get("x-consul-index");
+    let index = index.and_then(|index| index.to_str().ok()?.parse().ok());
     let body = Limited::new(answer.into_body(), ANSWER_SIZE)
         .collect()
         .await
@@ -268,7 +270,11 @@ async fn exchange(client: &Connections, request: Request<Full<Bytes>>) -> Result
             None => with_causes(error.as_ref()),
         })?;
     let body = body.to_bytes();
-    Ok(Answer { status, body })
+    Ok(Answer {
+        status,
+        index,
+        body,
+    })
 }
 
 /// hyper's own texts have few details; the causes name the failure.

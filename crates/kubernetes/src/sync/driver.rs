@@ -1,18 +1,16 @@
 //! Runs the core: watches, calls and events of the catalog sync.
 
 use std::fmt::Debug;
-use std::time::Duration;
 
 use futures_util::stream::{BoxStream, FuturesUnordered, select_all};
 use futures_util::{FutureExt, StreamExt};
 use k8s_openapi::api::core::v1 as k8s;
 use kube::core::PartialObjectMeta;
-use kube::runtime::WatchStreamExt;
 use kube::runtime::events::{Recorder, Reporter};
 use kube::runtime::watcher::{self, watcher};
 use kube::{Api, Client};
 use legate_model::{DEFAULT_TENANCY, EVERY_TENANCY};
-use legate_runtime::{Backoff, BackoffPolicy, Clock};
+use legate_runtime::{Backoff, Clock};
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
@@ -29,17 +27,10 @@ use crate::annotations::{MANAGED_BY, MANAGED_BY_LEGATE};
 use crate::leader::Lead;
 use crate::servers::{Path, Servers, ServersError};
 use crate::tenancy::Tenants;
+use crate::watch::{API_SERVER, changes as changes_of};
 
 /// The duration of one watch, after which a silently broken connection is noticed.
 const WATCH: u32 = 60;
-
-/// The backoff for the API server.
-const API_SERVER: BackoffPolicy = BackoffPolicy {
-    initial: Duration::from_millis(200),
-    multiplier: 2.0,
-    jitter: 0.3,
-    cap: Duration::from_secs(5),
-};
 
 /// The options of the driver.
 #[derive(Clone, Debug)]
@@ -188,16 +179,10 @@ where
     T: 'static,
 {
     let metrics = metrics.clone();
-    let changes = watch.backoff(WatchBackoff(Backoff::new(API_SERVER)));
-    let changes = changes.filter_map(move |event| {
-        std::future::ready(match event {
-            Ok(event) => Some(object(match event {
-                watcher::Event::Init => Change::Begin,
-                watcher::Event::InitApply(it) => Change::Listed(of(it)),
-                watcher::Event::InitDone => Change::Complete,
-                watcher::Event::Apply(it) => Change::Applied(of(it)),
-                watcher::Event::Delete(it) => Change::Gone(of(it)),
-            })),
+    let changes = changes_of(watch, of);
+    let changes = changes.filter_map(move |change| {
+        std::future::ready(match change {
+            Ok(change) => Some(object(change)),
             Err(error) => {
                 metrics.watch_failed(kind);
                 tracing::warn!(kind, %error, "the watch at the API server failed: retrying");
@@ -206,24 +191,6 @@ where
         })
     });
     changes.boxed()
-}
-
-/// The backoff between attempts to watch.
-#[derive(Debug)]
-struct WatchBackoff(Backoff);
-
-impl Iterator for WatchBackoff {
-    type Item = Duration;
-
-    fn next(&mut self) -> Option<Duration> {
-        Some(self.0.next(rand::random()))
-    }
-}
-
-impl kube::runtime::utils::Backoff for WatchBackoff {
-    fn reset(&mut self) {
-        self.0.reset();
-    }
 }
 
 struct Driver<'a> {

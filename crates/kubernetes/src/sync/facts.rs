@@ -2,7 +2,6 @@
 //! arrival, so that thousands of pods need little memory.
 
 use std::collections::BTreeMap;
-use std::fmt;
 
 use k8s_openapi::api::core::v1 as core;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
@@ -11,36 +10,14 @@ use kube::core::PartialObjectMeta;
 
 use crate::annotations::PREFIX;
 
-/// Namespace and name of an object. A pod of a StatefulSet keeps its key when it is recreated.
-#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Key {
-    /// The namespace.
-    pub namespace: String,
-    /// The name.
-    pub name: String,
-}
+pub use legate_gateway_api::Key;
 
-impl Key {
-    /// A key of these parts.
-    #[must_use]
-    pub fn new(namespace: &str, name: &str) -> Key {
-        Key {
-            namespace: namespace.to_owned(),
-            name: name.to_owned(),
-        }
-    }
-
-    fn of(metadata: &ObjectMeta) -> Key {
-        Key {
-            namespace: metadata.namespace.clone().unwrap_or_default(),
-            name: metadata.name.clone().unwrap_or_default(),
-        }
-    }
-}
-
-impl fmt::Display for Key {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}/{}", self.namespace, self.name)
+/// The key of an object. A pod of a StatefulSet keeps it when it is recreated.
+fn key(metadata: &ObjectMeta) -> Key {
+    let text = |field: &Option<String>| field.clone().unwrap_or_default();
+    Key {
+        namespace: text(&metadata.namespace),
+        name: text(&metadata.name),
     }
 }
 
@@ -75,7 +52,7 @@ impl Pod {
     /// Extracts the relevant parts of a pod.
     #[must_use]
     pub fn of(pod: core::Pod) -> Pod {
-        let key = Key::of(&pod.metadata);
+        let key = key(&pod.metadata);
         let (spec, status) = (pod.spec.unwrap_or_default(), pod.status.unwrap_or_default());
         let mut annotations = pod.metadata.annotations.unwrap_or_default();
         annotations.retain(|key, _| key.starts_with(PREFIX));
@@ -166,7 +143,7 @@ impl Service {
         let labels = service.metadata.labels.as_ref();
         let ignored = labels.and_then(|labels| labels.get(&format!("{PREFIX}service-ignore")));
         let ignored = ignored.is_some_and(|value| value == "true");
-        let key = Key::of(&service.metadata);
+        let key = key(&service.metadata);
         let spec = service.spec.unwrap_or_default();
         let ports = spec.ports.iter().flatten().filter_map(|port| {
             let number = u16::try_from(port.port).ok()?;

@@ -1,5 +1,5 @@
 //! Registrations of gateway pods, which the annotation `gateway-kind` marks. Their id is the pod's
-//! name. API gateways are registered elsewhere.
+//! name.
 
 use legate_model::TenancyName;
 use serde_json::{Value, json};
@@ -32,6 +32,8 @@ pub(super) fn registration(context: &Context<'_>, kind: &str) -> Result<Registra
                 meta.insert("consul-wan-federation".to_owned(), "1".into());
             }
         }
+        // Its ports are those of its listeners.
+        "api-gateway" => {}
         "terminating-gateway" => gateway["Port"] = TERMINATING_PORT.into(),
         "ingress-gateway" => {
             gateway["Port"] = INGRESS_PORT.into();
@@ -49,8 +51,8 @@ pub(super) fn registration(context: &Context<'_>, kind: &str) -> Result<Registra
         }
         other => {
             return Err(format!(
-                "annotation gateway-kind is {other:?}: use mesh-gateway, terminating-gateway or \
-                 ingress-gateway"
+                "annotation gateway-kind is {other:?}: use mesh-gateway, terminating-gateway, \
+                 ingress-gateway or api-gateway"
             ));
         }
     }

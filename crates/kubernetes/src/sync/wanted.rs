@@ -60,8 +60,7 @@ pub fn wanted<'a>(
     }
     let kind = pod.annotation("gateway-kind");
     let injected = pod.annotation("connect-inject-status") == Some(annotations::INJECTED);
-    // The controller of an API gateway registers it.
-    if kind == Some("api-gateway") || (kind.is_none() && !injected) {
+    if kind.is_none() && !injected {
         return Wanted::Nothing;
     }
     if pod.node.is_empty() || pod.host_ip.is_empty() || pod.ip.is_empty() {

@@ -30,7 +30,8 @@ const UNUSABLE: &str = "192.0.2.7";
 
 /// The chart's values: the applications of the tests for gateways are outside of the mesh, and those of the tests
 /// for the mesh are inside, where they may call each other.
-const VALUES: [&str; 5] = [
+const VALUES: [&str; 6] = [
+    "connectInject.apiGateway.enabled=true",
     "connectInject.default=true",
     "connectInject.namespaceSelector.matchExpressions[0].key=gateway-conformance",
     "connectInject.namespaceSelector.matchExpressions[0].operator=In",

@@ -1,0 +1,437 @@
+//! Everything that gateways depend on in a cluster, as watches report it. Pure.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use k8s_openapi::api::apps::v1::Deployment;
+use k8s_openapi::api::core::v1 as core;
+use k8s_openapi::api::discovery::v1::EndpointSlice;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kube::core::DynamicObject;
+use legate_gateway_api::types::GatewayAddress;
+use legate_gateway_api::{Key, Object, RouteKind, Service, ServicePort, World};
+use legate_identity::{check_pair, split_certificates};
+use legate_model::Secret;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+
+use super::endpoints::Slice;
+use super::kinds::{GROUP, Kind};
+use crate::sync::objects::Change;
+
+/// A watch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(super) enum Source {
+    Resources(Kind),
+    Services,
+    Namespaces,
+    Secrets,
+    ConfigMaps,
+    EndpointSlices,
+    Deployments,
+}
+
+/// An object of a watch.
+#[derive(Debug)]
+pub(super) enum Item {
+    Resource(Kind, Box<DynamicObject>),
+    Service(Box<core::Service>),
+    Namespace(Box<core::Namespace>),
+    Secret(Box<core::Secret>),
+    ConfigMap(Box<core::ConfigMap>),
+    EndpointSlice(Box<EndpointSlice>),
+    Deployment(Box<Deployment>),
+}
+
+/// What is known of an object for writing its status.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct Known {
+    /// Of the version that was read last.
+    pub(super) resource_version: String,
+    pub(super) uid: String,
+    pub(super) status: Value,
+}
+
+/// A certificate with its key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Pair {
+    pub(super) certificate: String,
+    pub(super) key: Secret,
+}
+
+/// A Deployment or a Service that was made for a gateway.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Made {
+    pub(super) gateway: String,
+    /// Of a Deployment: whether a pod is ready.
+    pub(super) ready: bool,
+    /// Of a Service: its addresses.
+    pub(super) addresses: Vec<GatewayAddress>,
+}
+
+/// The objects of a cluster. Complete when each started watch has listed its objects once.
+#[derive(Debug, Default)]
+pub(super) struct Cluster {
+    /// For the resolver, without what it says of the infrastructure.
+    pub(super) world: World,
+    /// The statuses of resources.
+    pub(super) known: BTreeMap<(Kind, Key), Known>,
+    /// Certificates that can be served.
+    pub(super) pairs: BTreeMap<Key, Arc<Pair>>,
+    /// By namespace and name of the Service, then by the slice's name.
+    pub(super) slices: BTreeMap<Key, BTreeMap<String, Slice>>,
+    /// Deployments that were made for gateways.
+    pub(super) deployments: BTreeMap<Key, Made>,
+    /// Services that were made for gateways.
+    pub(super) services: BTreeMap<Key, Made>,
+    lists: BTreeMap<Source, List>,
+}
+
+#[derive(Debug, Default)]
+struct List {
+    /// The objects, and the Service of an EndpointSlice.
+    all: BTreeMap<Key, Key>,
+    /// Those in the list that is in progress.
+    listed: BTreeSet<Key>,
+    complete: bool,
+}
+
+impl Cluster {
+    /// An empty cluster, for a controller with this name.
+    pub(super) fn new(controller: &str) -> Self {
+        let world = World {
+            controller: controller.to_owned(),
+            ..World::default()
+        };
+        Self {
+            world,
+            ..Self::default()
+        }
+    }
+
+    /// A watch starts; nothing is complete before it has listed its objects.
+    pub(super) fn start(&mut self, source: Source) {
+        self.lists.entry(source).or_default();
+    }
+
+    /// A watch has ended because its kind no longer exists.
+    pub(super) fn end(&mut self, source: Source) {
+        let list = self.lists.remove(&source).unwrap_or_default();
+        for (key, of) in list.all {
+            self.remove(source, &key, &of);
+        }
+    }
+
+    /// Whether every watch has listed its objects.
+    pub(super) fn is_complete(&self) -> bool {
+        self.lists.values().all(|list| list.complete)
+    }
+
+    /// Applies an event of a watch.
+    pub(super) fn apply(&mut self, source: Source, change: Change<Item>) {
+        match change {
+            Change::Begin => {
+                self.lists.entry(source).or_default().listed.clear();
+            }
+            Change::Listed(item) => {
+                let key = self.put(source, item);
+                self.lists.entry(source).or_default().listed.insert(key);
+            }
+            Change::Complete => {
+                let list = self.lists.entry(source).or_default();
+                list.complete = true;
+                let listed = std::mem::take(&mut list.listed);
+                let gone = list.all.iter().filter(|(key, _)| !listed.contains(key));
+                let gone: Vec<_> = gone.map(|(key, of)| (key.clone(), of.clone())).collect();
+                for (key, of) in gone {
+                    self.gone(source, &key, &of);
+                }
+            }
+            Change::Applied(item) => {
+                self.put(source, item);
+            }
+            Change::Gone(item) => {
+                let (key, of) = item.keys();
+                self.gone(source, &key, &of);
+            }
+        }
+    }
+
+    /// The status of an object as the API server has written it.
+    pub(super) fn wrote(&mut self, kind: Kind, key: &Key, object: &DynamicObject) {
+        if let Some(known) = self.known.get_mut(&(kind, key.clone())) {
+            *known = known_of(object);
+        }
+    }
+
+    fn gone(&mut self, source: Source, key: &Key, of: &Key) {
+        if let Some(list) = self.lists.get_mut(&source) {
+            list.all.remove(key);
+        }
+        self.remove(source, key, of);
+    }
+
+    fn put(&mut self, source: Source, item: Item) -> Key {
+        let (key, of) = item.keys();
+        let list = self.lists.entry(source).or_default();
+        let before = list.all.insert(key.clone(), of.clone());
+        if let Some(before) = before.filter(|before| *before != of) {
+            self.remove(source, &key, &before);
+        }
+        match item {
+            Item::Resource(kind, object) => {
+                self.known.insert((kind, key.clone()), known_of(&object));
+                self.put_resource(kind, &document(&object));
+            }
+            Item::Service(service) => {
+                match owner(&service.metadata) {
+                    Some(gateway) => {
+                        let made = made(gateway, &service);
+                        self.services.insert(key.clone(), made);
+                    }
+                    None => drop(self.services.remove(&key)),
+                }
+                self.world
+                    .services
+                    .insert(key.clone(), service_of(&service));
+            }
+            Item::Namespace(namespace) => {
+                let labels = namespace.metadata.labels.unwrap_or_default();
+                self.world.namespaces.insert(key.name.clone(), labels);
+            }
+            Item::Secret(secret) => {
+                let pair = pair(&secret);
+                let verdict = pair.as_ref().map(|_| ()).map_err(Clone::clone);
+                self.world.certificates.insert(key.clone(), verdict);
+                match pair {
+                    Ok(pair) => drop(self.pairs.insert(key.clone(), Arc::new(pair))),
+                    Err(_) => drop(self.pairs.remove(&key)),
+                }
+            }
+            Item::ConfigMap(map) => {
+                let found = authorities(&map);
+                self.world.authorities.insert(key.clone(), found);
+            }
+            Item::EndpointSlice(slice) => {
+                let slices = self.slices.entry(of).or_default();
+                slices.insert(key.name.clone(), Slice::of(&slice));
+            }
+            Item::Deployment(deployment) => {
+                if let Some(gateway) = owner(&deployment.metadata) {
+                    let status = deployment.status.as_ref();
+                    let ready = status.and_then(|status| status.ready_replicas);
+                    let made = Made {
+                        gateway: gateway.to_owned(),
+                        ready: ready.is_some_and(|ready| ready > 0),
+                        addresses: Vec::new(),
+                    };
+                    self.deployments.insert(key.clone(), made);
+                }
+            }
+        }
+        key
+    }
+
+    fn put_resource(&mut self, kind: Kind, document: &Value) {
+        let world = &mut self.world;
+        match kind {
+            Kind::GatewayClass => put(&mut world.classes, document),
+            Kind::Gateway => put(&mut world.gateways, document),
+            Kind::ListenerSet => put(&mut world.listener_sets, document),
+            Kind::Route(RouteKind::Http) => put(&mut world.http_routes, document),
+            Kind::Route(RouteKind::Grpc) => put(&mut world.grpc_routes, document),
+            Kind::Route(RouteKind::Tls) => put(&mut world.tls_routes, document),
+            Kind::Route(RouteKind::Tcp) => put(&mut world.tcp_routes, document),
+            Kind::Route(RouteKind::Udp) => put(&mut world.udp_routes, document),
+            Kind::ReferenceGrant => put(&mut world.grants, document),
+            Kind::BackendTlsPolicy => put(&mut world.policies, document),
+        }
+    }
+
+    fn remove(&mut self, source: Source, key: &Key, of: &Key) {
+        let world = &mut self.world;
+        match source {
+            Source::Resources(kind) => {
+                self.known.remove(&(kind, key.clone()));
+                match kind {
+                    Kind::GatewayClass => remove(&mut world.classes, key),
+                    Kind::Gateway => remove(&mut world.gateways, key),
+                    Kind::ListenerSet => remove(&mut world.listener_sets, key),
+                    Kind::Route(RouteKind::Http) => remove(&mut world.http_routes, key),
+                    Kind::Route(RouteKind::Grpc) => remove(&mut world.grpc_routes, key),
+                    Kind::Route(RouteKind::Tls) => remove(&mut world.tls_routes, key),
+                    Kind::Route(RouteKind::Tcp) => remove(&mut world.tcp_routes, key),
+                    Kind::Route(RouteKind::Udp) => remove(&mut world.udp_routes, key),
+                    Kind::ReferenceGrant => remove(&mut world.grants, key),
+                    Kind::BackendTlsPolicy => remove(&mut world.policies, key),
+                }
+            }
+            Source::Services => {
+                world.services.remove(key);
+                self.services.remove(key);
+            }
+            Source::Namespaces => drop(world.namespaces.remove(&key.name)),
+            Source::Secrets => {
+                world.certificates.remove(key);
+                self.pairs.remove(key);
+            }
+            Source::ConfigMaps => drop(world.authorities.remove(key)),
+            Source::EndpointSlices => {
+                if let Some(slices) = self.slices.get_mut(of) {
+                    slices.remove(&key.name);
+                    if slices.is_empty() {
+                        self.slices.remove(of);
+                    }
+                }
+            }
+            Source::Deployments => drop(self.deployments.remove(key)),
+        }
+    }
+}
+
+impl Item {
+    /// The object's namespace and name.
+    pub(super) fn key(&self) -> Key {
+        self.keys().0
+    }
+
+    /// The object's key, and that of the Service of an EndpointSlice.
+    fn keys(&self) -> (Key, Key) {
+        let metadata = match self {
+            Self::Resource(_, object) => &object.metadata,
+            Self::Service(object) => &object.metadata,
+            Self::Namespace(object) => &object.metadata,
+            Self::Secret(object) => &object.metadata,
+            Self::ConfigMap(object) => &object.metadata,
+            Self::EndpointSlice(object) => &object.metadata,
+            Self::Deployment(object) => &object.metadata,
+        };
+        let namespace = metadata.namespace.as_deref().unwrap_or_default();
+        let name = metadata.name.as_deref().unwrap_or_default();
+        let label = metadata.labels.as_ref();
+        let service = label.and_then(|labels| labels.get("kubernetes.io/service-name"));
+        let of = service.map_or("", String::as_str);
+        (Key::new(namespace, name), Key::new(namespace, of))
+    }
+}
+
+fn put<T: DeserializeOwned + Serialize + Default>(list: &mut Vec<Object<T>>, document: &Value) {
+    let object = Object::decode(document);
+    let same = |one: &&mut Object<T>| {
+        (&one.meta.name, &one.meta.namespace) == (&object.meta.name, &object.meta.namespace)
+    };
+    match list.iter_mut().find(same) {
+        Some(known) => *known = object,
+        None => list.push(object),
+    }
+}
+
+fn remove<T>(list: &mut Vec<Object<T>>, key: &Key) {
+    let same =
+        |one: &Object<T>| (&one.meta.name, &one.meta.namespace) == (&key.name, &key.namespace);
+    if let Some(at) = list.iter().position(same) {
+        list.swap_remove(at);
+    }
+}
+
+/// The parts of a resource that the resolver reads.
+fn document(object: &DynamicObject) -> Value {
+    json!({"metadata": object.metadata, "spec": object.data["spec"]})
+}
+
+fn known_of(object: &DynamicObject) -> Known {
+    Known {
+        resource_version: object.metadata.resource_version.clone().unwrap_or_default(),
+        uid: object.metadata.uid.clone().unwrap_or_default(),
+        status: object.data["status"].clone(),
+    }
+}
+
+/// The name of the Gateway that an object was made for.
+fn owner(metadata: &ObjectMeta) -> Option<&str> {
+    let owners = metadata.owner_references.iter().flatten();
+    let mut gateways = owners.filter(|one| {
+        one.kind == Kind::Gateway.as_str()
+            && one.api_version.split('/').next() == Some(GROUP)
+            && one.controller == Some(true)
+    });
+    gateways.next().map(|one| one.name.as_str())
+}
+
+fn service_of(service: &core::Service) -> Service {
+    let spec = service.spec.as_ref();
+    let ports = spec.and_then(|spec| spec.ports.as_ref()).into_iter();
+    let ports = ports.flatten().filter_map(|port| {
+        Some(ServicePort {
+            port: u16::try_from(port.port).ok()?,
+            name: port.name.clone().unwrap_or_default(),
+            udp: port.protocol.as_deref() == Some("UDP"),
+            app_protocol: port.app_protocol.clone(),
+        })
+    });
+    Service {
+        external_name: spec.and_then(|spec| spec.type_.as_deref()) == Some("ExternalName"),
+        ports: ports.collect(),
+    }
+}
+
+/// A Service in front of a gateway, with the addresses at which clients reach it.
+fn made(gateway: &str, service: &core::Service) -> Made {
+    let spec = service.spec.as_ref();
+    let kind = spec.and_then(|spec| spec.type_.as_deref());
+    let mut addresses = Vec::new();
+    let mut add = |kind: &str, value: &str| {
+        addresses.push(GatewayAddress {
+            r#type: Some(kind.to_owned()),
+            value: value.to_owned(),
+        });
+    };
+    if kind == Some("LoadBalancer") {
+        let status = service.status.as_ref();
+        let balancer = status.and_then(|status| status.load_balancer.as_ref());
+        let points = balancer.and_then(|balancer| balancer.ingress.as_ref());
+        for point in points.into_iter().flatten() {
+            if let Some(ip) = &point.ip {
+                add("IPAddress", ip);
+            }
+            if let Some(name) = &point.hostname {
+                add("Hostname", name);
+            }
+        }
+    } else {
+        let ips = spec.and_then(|spec| spec.cluster_ips.as_ref());
+        for ip in ips.into_iter().flatten().filter(|ip| *ip != "None") {
+            add("IPAddress", ip);
+        }
+    }
+    Made {
+        gateway: gateway.to_owned(),
+        ready: false,
+        addresses,
+    }
+}
+
+/// The certificate and key of a Secret, or why it has none.
+fn pair(secret: &core::Secret) -> Result<Pair, String> {
+    let field = |name: &str| {
+        let bytes = secret.data.as_ref().and_then(|data| data.get(name));
+        let bytes = bytes.ok_or_else(|| format!("it has no {name}"))?;
+        String::from_utf8(bytes.0.clone()).map_err(|_| format!("{name} is not a text in PEM"))
+    };
+    let (certificate, key) = (field("tls.crt")?, field("tls.key")?);
+    check_pair(&certificate, &key).map_err(|error| error.to_string())?;
+    let key = Secret::new(key);
+    Ok(Pair { certificate, key })
+}
+
+/// The certificates of authorities in a ConfigMap, or why it has none.
+fn authorities(map: &core::ConfigMap) -> Result<String, String> {
+    let field = map.data.as_ref().and_then(|data| data.get("ca.crt"));
+    let pem = field.ok_or("it has no ca.crt")?;
+    let certificates = split_certificates(pem).map_err(|error| format!("ca.crt: {error}"))?;
+    match certificates.is_empty() {
+        true => Err("ca.crt has no certificate".to_owned()),
+        false => Ok(pem.clone()),
+    }
+}

@@ -1,0 +1,451 @@
+//! What to do next: resolves the objects whenever they change, and compares the outcome with what is
+//! there. Pure: the driver makes the calls.
+//!
+//! Each object, gateway and set of rows has one call at a time. A call that failed is made again
+//! after a delay, with what is then wanted.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use kube::core::DynamicObject;
+use legate_gateway_api::{Key, Outcome, resolve};
+use legate_runtime::{Backoff, BackoffPolicy};
+use serde_json::Value;
+use tokio::time::Instant;
+
+use super::cluster::{Cluster, Item, Source};
+use super::fronts::{AllAcknowledged, fronts};
+use super::infrastructure::{Installation, Manifest, Owner, manifests};
+use super::kinds::Kind;
+use super::rows::{Request, Rows};
+use super::status::{Verdict, Writer};
+use crate::sync::objects::Change;
+
+/// How long changes are collected before they are resolved.
+const COLLECTED: Duration = Duration::from_millis(50);
+/// How long the first outcome waits for the servers. Without them nothing is known of proxies.
+const SERVERS_WITHIN: Duration = Duration::from_secs(30);
+/// How many calls are made at a time.
+const CALLS: usize = 16;
+/// When everything that was made for gateways is applied again, in case somebody has changed it.
+const APPLIED_AGAIN: Duration = Duration::from_mins(10);
+
+/// How long watches may take to report what was applied.
+const REPORTED_WITHIN: Duration = Duration::from_secs(5);
+
+/// The delays between attempts of a call that fails.
+const RETRY: BackoffPolicy = BackoffPolicy {
+    initial: Duration::from_millis(500),
+    multiplier: 2.0,
+    jitter: 0.3,
+    cap: Duration::from_secs(30),
+};
+
+/// What a call is about.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Subject {
+    /// The status of an object.
+    Status(Kind, Key),
+    /// The objects that are made for a gateway.
+    Infrastructure(Key),
+    /// The rows of a gateway with this name in the mesh.
+    Rows(String),
+}
+
+/// A call.
+#[derive(Debug)]
+pub(super) enum Call {
+    /// Changes fields of a status.
+    Status {
+        kind: Kind,
+        key: Key,
+        uid: String,
+        resource_version: String,
+        change: Value,
+    },
+    /// Applies objects of a gateway. Others' objects of these names are left alone.
+    Apply {
+        gateway: Key,
+        manifests: Vec<Manifest>,
+        is_known: bool,
+    },
+    /// Removes what was made for a gateway.
+    Remove { gateway: Key, name: String },
+    /// Writes rows.
+    Rows {
+        service: String,
+        requests: Vec<Request>,
+        rows: Rows,
+    },
+    /// Removes rows.
+    RemoveRows { service: String },
+}
+
+impl Call {
+    pub(super) fn subject(&self) -> Subject {
+        match self {
+            Self::Status { kind, key, .. } => Subject::Status(*kind, key.clone()),
+            Self::Apply { gateway, .. } | Self::Remove { gateway, .. } => {
+                Subject::Infrastructure(gateway.clone())
+            }
+            Self::Rows { service, .. } | Self::RemoveRows { service } => {
+                Subject::Rows(service.clone())
+            }
+        }
+    }
+}
+
+/// How a call has ended.
+#[derive(Debug)]
+pub(super) enum Ended {
+    /// A status was written, and this is the object. `None` if it no longer exists.
+    Status(Option<Box<DynamicObject>>),
+    /// Objects were applied.
+    Applied(Vec<Manifest>),
+    /// Objects were removed.
+    Removed,
+    /// Rows were written.
+    Rows(Rows),
+    /// Rows were removed.
+    RowsRemoved,
+    /// It failed, for the reason that the driver has logged.
+    Failed,
+}
+
+/// The state.
+#[derive(Debug)]
+pub(super) struct Core {
+    cluster: Cluster,
+    installation: Installation,
+    controller: String,
+    acknowledged: Option<AllAcknowledged>,
+    outcome: Outcome,
+    /// When the changes since the last resolution are resolved.
+    resolve_at: Option<Instant>,
+    /// When the first outcome does not wait for the servers any longer.
+    without_servers: Instant,
+    /// What differs from the outcome, perhaps.
+    pending: BTreeSet<Subject>,
+    busy: BTreeSet<Subject>,
+    delayed: BTreeMap<Subject, Delay>,
+    /// What the servers have.
+    written: BTreeMap<String, Rows>,
+    /// What was applied, and when.
+    applied: BTreeMap<Key, (Vec<Manifest>, Instant)>,
+    apply_again: Instant,
+}
+
+#[derive(Debug)]
+struct Delay {
+    until: Instant,
+    backoff: Backoff,
+}
+
+impl Core {
+    pub(super) fn new(controller: &str, installation: Installation, now: Instant) -> Self {
+        Self {
+            cluster: Cluster::new(controller),
+            installation,
+            controller: controller.to_owned(),
+            acknowledged: None,
+            outcome: Outcome::default(),
+            resolve_at: None,
+            without_servers: now + SERVERS_WITHIN,
+            pending: BTreeSet::new(),
+            busy: BTreeSet::new(),
+            delayed: BTreeMap::new(),
+            written: BTreeMap::new(),
+            applied: BTreeMap::new(),
+            apply_again: now + APPLIED_AGAIN,
+        }
+    }
+
+    /// A watch starts.
+    pub(super) fn start(&mut self, source: Source) {
+        self.cluster.start(source);
+    }
+
+    /// A watch has ended, because its kind no longer exists.
+    pub(super) fn end(&mut self, source: Source, now: Instant) {
+        self.cluster.end(source);
+        self.changed(now);
+    }
+
+    /// The version of the Gateway API's kinds, and whether they are those of the experimental channel.
+    pub(super) fn bundle(&mut self, bundle: Option<String>, experimental: bool, now: Instant) {
+        let world = &mut self.cluster.world;
+        if (&world.bundle, world.experimental) != (&bundle, experimental) {
+            (world.bundle, world.experimental) = (bundle, experimental);
+            self.changed(now);
+        }
+    }
+
+    /// An object has changed.
+    pub(super) fn object(&mut self, source: Source, change: Change<Item>, now: Instant) {
+        if let (Source::Resources(kind), Change::Applied(item) | Change::Listed(item)) =
+            (source, &change)
+        {
+            // A conflict is over once the object was read again.
+            self.delayed.remove(&Subject::Status(kind, item.key()));
+        }
+        self.cluster.apply(source, change);
+        self.changed(now);
+    }
+
+    /// The certificates of the servers' authorities have changed.
+    pub(super) fn ca_certs(&mut self, pem: Option<String>, now: Instant) {
+        if self.installation.ca_certs != pem {
+            self.installation.ca_certs = pem;
+            self.changed(now);
+        }
+    }
+
+    /// What proxies have acknowledged.
+    pub(super) fn acknowledged(&mut self, all: AllAcknowledged, now: Instant) {
+        if self.acknowledged.as_ref() != Some(&all) {
+            self.acknowledged = Some(all);
+            self.changed(now);
+        }
+    }
+
+    fn changed(&mut self, now: Instant) {
+        self.resolve_at.get_or_insert(now + COLLECTED);
+    }
+
+    /// The calls to start. `now` is also given as Kubernetes writes it.
+    pub(super) fn poll(&mut self, now: Instant, text: &str) -> Vec<Call> {
+        let is_known = self.acknowledged.is_some() || now >= self.without_servers;
+        if self.cluster.is_complete() && is_known {
+            if now >= self.apply_again {
+                self.applied.clear();
+                self.apply_again = now + APPLIED_AGAIN;
+                self.changed(now);
+            }
+            if self.resolve_at.is_some_and(|at| at <= now) {
+                self.resolve_at = None;
+                self.resolve();
+            }
+        }
+        let mut calls = Vec::new();
+        for subject in std::mem::take(&mut self.pending) {
+            let delay = self.delayed.get(&subject).map(|delay| delay.until);
+            let waits = self.busy.contains(&subject) || delay.is_some_and(|until| until > now);
+            if waits || self.busy.len() >= CALLS {
+                self.pending.insert(subject);
+            } else if let Some(call) = self.call(&subject, now, text) {
+                self.busy.insert(subject.clone());
+                self.pending.insert(subject);
+                calls.push(call);
+            } else {
+                self.delayed.remove(&subject);
+            }
+        }
+        calls
+    }
+
+    /// When to poll again if nothing happens.
+    pub(super) fn wake(&self, now: Instant) -> Instant {
+        let servers = self.acknowledged.is_none() && self.without_servers > now;
+        let servers = servers.then_some(self.without_servers);
+        let resolve = self.resolve_at.filter(|_| self.cluster.is_complete());
+        let resolve = resolve.map(|at| servers.map_or(at, |servers| at.max(servers)));
+        let delays = self.pending.iter().filter_map(|one| self.delayed.get(one));
+        let delays = delays.map(|delay| delay.until).filter(|at| *at > now);
+        let all = resolve.into_iter().chain(delays).chain([self.apply_again]);
+        all.min().unwrap_or(self.apply_again)
+    }
+
+    /// A call has ended.
+    pub(super) fn ended(&mut self, subject: Subject, ended: Ended, now: Instant, random: f64) {
+        self.busy.remove(&subject);
+        if !matches!(ended, Ended::Failed) {
+            self.delayed.remove(&subject);
+        }
+        match (&subject, ended) {
+            (Subject::Status(kind, key), Ended::Status(Some(object))) => {
+                self.cluster.wrote(*kind, key, &object);
+            }
+            (Subject::Status(..), Ended::Status(None)) => drop(self.pending.remove(&subject)),
+            (Subject::Infrastructure(key), Ended::Applied(manifests)) => {
+                self.applied.insert(key.clone(), (manifests, now));
+            }
+            (Subject::Infrastructure(key), Ended::Removed) => {
+                self.applied.remove(key);
+                // The watches report that they are gone.
+                self.pending.remove(&subject);
+            }
+            (Subject::Rows(service), Ended::Rows(rows)) => {
+                self.written.insert(service.clone(), rows);
+            }
+            (Subject::Rows(service), Ended::RowsRemoved) => drop(self.written.remove(service)),
+            (subject, _) => {
+                // Nobody knows how much of it was done.
+                if let Subject::Rows(service) = subject {
+                    self.written.insert(service.clone(), Rows::unknown());
+                }
+                let delay = self.delayed.entry(subject.clone());
+                let delay = delay.or_insert_with(|| Delay {
+                    until: now,
+                    backoff: Backoff::new(RETRY),
+                });
+                delay.until = now + delay.backoff.next(random);
+            }
+        }
+    }
+
+    fn resolve(&mut self) {
+        let nothing = AllAcknowledged::new();
+        let acknowledged = self.acknowledged.as_ref().unwrap_or(&nothing);
+        self.cluster.world.fronts = fronts(&self.cluster, acknowledged);
+        self.outcome = resolve(&self.cluster.world);
+        let statuses = self.cluster.known.keys();
+        let statuses = statuses.map(|(kind, key)| Subject::Status(*kind, key.clone()));
+        let gateways = self.outcome.gateways.keys().cloned();
+        let made = self
+            .cluster
+            .deployments
+            .iter()
+            .chain(&self.cluster.services);
+        let made = made.map(|(key, made)| Key::new(&key.namespace, &made.gateway));
+        let infrastructure = gateways.chain(made).map(Subject::Infrastructure);
+        let services = self.outcome.gateways.keys();
+        let services = services.filter_map(|key| Some(self.owner(key)?.service()));
+        let services = services.chain(self.written.keys().cloned());
+        let pending = infrastructure.chain(services.map(Subject::Rows));
+        let pending: BTreeSet<_> = statuses.chain(pending).collect();
+        self.delayed
+            .retain(|subject, _| pending.contains(subject) || self.busy.contains(subject));
+        self.pending = pending;
+    }
+
+    fn owner<'a>(&'a self, key: &'a Key) -> Option<Owner<'a>> {
+        let mut gateways = self.cluster.world.gateways.iter();
+        let gateway = gateways.find(|one| one.meta.key() == *key)?;
+        let known = self.cluster.known.get(&(Kind::Gateway, key.clone()))?;
+        Some(Owner {
+            key,
+            uid: &known.uid,
+            class: &gateway.spec.gateway_class_name,
+        })
+    }
+
+    /// The call that is necessary, if one is.
+    fn call(&self, subject: &Subject, now: Instant, text: &str) -> Option<Call> {
+        match subject {
+            Subject::Status(kind, key) => self.status(*kind, key, text),
+            Subject::Infrastructure(key) => self.infrastructure(key, now),
+            Subject::Rows(service) => self.rows(service),
+        }
+    }
+
+    fn status(&self, kind: Kind, key: &Key, now: &str) -> Option<Call> {
+        let known = self.cluster.known.get(&(kind, key.clone()))?;
+        let outcome = &self.outcome;
+        let verdict = match kind {
+            Kind::GatewayClass => Verdict::Class(outcome.classes.get(&key.name)?),
+            Kind::Gateway => Verdict::Gateway(outcome.gateways.get(key)?),
+            Kind::ListenerSet => Verdict::ListenerSet(outcome.listener_sets.get(key)?),
+            Kind::Route(kind) => {
+                let key = key.clone();
+                let id = legate_gateway_api::RouteId { kind, key };
+                Verdict::Route(outcome.routes.get(&id))
+            }
+            Kind::BackendTlsPolicy => Verdict::Policy(outcome.policies.get(key)),
+            Kind::ReferenceGrant => return None,
+        };
+        let writer = Writer {
+            controller: &self.controller,
+            now,
+        };
+        Some(Call::Status {
+            kind,
+            key: key.clone(),
+            uid: known.uid.clone(),
+            resource_version: known.resource_version.clone(),
+            change: writer.change(&known.status, verdict)?,
+        })
+    }
+
+    /// Whether a Gateway is there, and its class says that it is another controller's.
+    fn is_of_another_controller(&self, key: &Key) -> bool {
+        let world = &self.cluster.world;
+        let gateway = world.gateways.iter().find(|one| one.meta.key() == *key);
+        let name = gateway.map(|one| &one.spec.gateway_class_name);
+        let mut classes = world.classes.iter();
+        let class = classes.find(|class| Some(&class.meta.name) == name);
+        class.is_some_and(|class| class.spec.controller_name != self.controller)
+    }
+
+    fn infrastructure(&self, key: &Key, now: Instant) -> Option<Call> {
+        let cluster = &self.cluster;
+        if !self.outcome.gateways.contains_key(key) {
+            if !self.is_of_another_controller(key) {
+                return None;
+            }
+            let made = cluster.deployments.iter().chain(&cluster.services);
+            let mut made = made
+                .filter(|(of, made)| (&of.namespace, &made.gateway) == (&key.namespace, &key.name));
+            let (made, _) = made.next()?;
+            return Some(Call::Remove {
+                gateway: key.clone(),
+                name: made.name.clone(),
+            });
+        }
+        // Nothing is removed while nothing is served: a Service could lose its address.
+        let served = self.outcome.served.get(key)?;
+        let owner = self.owner(key)?;
+        let manifests = manifests(&self.installation, owner, &served.infrastructure);
+        let name = Key::new(&key.namespace, &owner.name());
+        let is_there =
+            cluster.deployments.contains_key(&name) && cluster.services.contains_key(&name);
+        if let Some((applied, at)) = self.applied.get(key)
+            && *applied == manifests
+            && (is_there || now < *at + REPORTED_WITHIN)
+        {
+            return None;
+        }
+        Some(Call::Apply {
+            gateway: key.clone(),
+            manifests,
+            is_known: is_there,
+        })
+    }
+
+    fn rows(&self, service: &str) -> Option<Call> {
+        let mut gateways = self.outcome.gateways.keys();
+        let is_it = |key: &&Key| self.owner(key).is_some_and(|one| one.service() == service);
+        let known = self.written.get(service);
+        let Some(key) = gateways.find(is_it) else {
+            known?;
+            // A deleted class takes nothing from its gateways.
+            let mut all = self.cluster.world.gateways.iter();
+            let still = all.find(|one| {
+                let key = one.meta.key();
+                self.owner(&key).is_some_and(|one| one.service() == service)
+            });
+            if still.is_some_and(|one| !self.is_of_another_controller(&one.meta.key())) {
+                return None;
+            }
+            return Some(Call::RemoveRows {
+                service: service.to_owned(),
+            });
+        };
+        let served = self.outcome.served.get(key);
+        let made = self.cluster.deployments.iter();
+        let mut made = made.map(|(of, made)| (&of.namespace, &made.gateway));
+        let has_proxies = made.any(|of| of == (&key.namespace, &key.name));
+        if served.is_none() && known.is_none() && !has_proxies {
+            return None;
+        }
+        let rows = Rows::of(&self.cluster, key, served);
+        let requests = rows.requests(known);
+        (!requests.is_empty()).then(|| Call::Rows {
+            service: service.to_owned(),
+            requests,
+            rows,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,324 @@
+//! From objects to calls, with a clock that tests advance.
+
+use std::time::Duration;
+
+use kube::core::DynamicObject;
+use legate_gateway_api::Key;
+use serde_json::{Value, json};
+use tokio::time::Instant;
+
+use super::{AllAcknowledged, Call, Core, Ended, Subject};
+use crate::context::{Servers, Sidecars};
+use crate::gateways::CONTROLLER;
+use crate::gateways::cluster::{Item, Source};
+use crate::gateways::infrastructure::Installation;
+use crate::gateways::kinds::Kind;
+use crate::sync::objects::Change;
+use legate_gateway_api::RouteKind;
+
+const NOW: &str = "2026-01-01T00:00:00Z";
+const GATEWAY: &str = "edge";
+const SERVICE: &str = "shop--edge-legate";
+
+#[derive(clap::Parser)]
+struct Program {
+    #[command(flatten)]
+    servers: Servers,
+    #[command(flatten)]
+    sidecars: Sidecars,
+}
+
+fn installation() -> Installation {
+    let flags = [
+        "program",
+        "--server-addresses=servers",
+        "--dataplane-image=dataplane",
+        "--redirect-image=redirect",
+    ];
+    let program: Program = clap::Parser::parse_from(flags);
+    Installation {
+        servers: program.servers,
+        sidecars: program.sidecars,
+        ca_certs: Some("PEM".to_owned()),
+        log_level: "info".to_owned(),
+        log_json: false,
+        sleep_hooks: true,
+    }
+}
+
+/// A core that has listed everything and whose servers answer.
+struct Cluster {
+    core: Core,
+    now: Instant,
+    version: u64,
+}
+
+impl Cluster {
+    fn new() -> Self {
+        let now = Instant::now();
+        let mut core = Core::new(CONTROLLER, installation(), now);
+        let kinds = Kind::ALL.map(Source::Resources);
+        let own = [
+            Source::Services,
+            Source::Namespaces,
+            Source::Secrets,
+            Source::ConfigMaps,
+            Source::EndpointSlices,
+            Source::Deployments,
+        ];
+        for source in kinds.into_iter().chain(own) {
+            core.start(source);
+            core.object(source, Change::Begin, now);
+            core.object(source, Change::Complete, now);
+        }
+        core.acknowledged(AllAcknowledged::new(), now);
+        core.bundle(Some("v1.6.3".to_owned()), false, now);
+        Self {
+            core,
+            now,
+            version: 0,
+        }
+    }
+
+    fn object(&mut self, kind: Kind, name: &str, spec: Value, status: Value) -> DynamicObject {
+        self.version += 1;
+        let mut metadata = json!({
+            "name": name, "uid": name, "generation": 1,
+            "resourceVersion": self.version.to_string(),
+            "creationTimestamp": "2026-01-01T00:00:00Z",
+        });
+        if !kind.is_of_cluster() {
+            metadata["namespace"] = json!("shop");
+        }
+        let object = json!({
+            "apiVersion": "gateway.networking.k8s.io/v1", "kind": kind.as_str(),
+            "metadata": metadata, "spec": spec, "status": status,
+        });
+        serde_json::from_value(object).unwrap()
+    }
+
+    fn put(&mut self, kind: Kind, name: &str, spec: Value, status: Value) {
+        let object = self.object(kind, name, spec, status);
+        let item = Item::Resource(kind, Box::new(object));
+        let source = Source::Resources(kind);
+        self.core.object(source, Change::Applied(item), self.now);
+    }
+
+    fn class(&mut self, controller: &str) {
+        let spec = json!({"controllerName": controller});
+        self.put(Kind::GatewayClass, "legate", spec, Value::Null);
+    }
+
+    fn gateway(&mut self) {
+        let spec = json!({
+            "gatewayClassName": "legate",
+            "listeners": [{"name": "http", "port": 80, "protocol": "HTTP"}],
+        });
+        self.put(Kind::Gateway, GATEWAY, spec, Value::Null);
+    }
+
+    /// What Kubernetes makes of the applied objects.
+    fn deployed(&mut self) {
+        let metadata = json!({
+            "name": "edge-legate", "namespace": "shop",
+            "ownerReferences": [{
+                "apiVersion": "gateway.networking.k8s.io/v1", "kind": "Gateway", "name": GATEWAY,
+                "uid": GATEWAY, "controller": true,
+            }],
+        });
+        let deployment = json!({"metadata": metadata, "status": {"readyReplicas": 1}});
+        let deployment = Item::Deployment(serde_json::from_value(deployment).unwrap());
+        let change = Change::Applied(deployment);
+        self.core.object(Source::Deployments, change, self.now);
+        let service = json!({
+            "metadata": metadata,
+            "spec": {"type": "LoadBalancer", "ports": [{"name": "tcp-80", "port": 80}]},
+            "status": {"loadBalancer": {"ingress": [{"ip": "10.0.0.1"}]}},
+        });
+        let service = Item::Service(serde_json::from_value(service).unwrap());
+        let change = Change::Applied(service);
+        self.core.object(Source::Services, change, self.now);
+    }
+
+    /// The calls after some time.
+    fn calls(&mut self) -> Vec<Call> {
+        self.now += Duration::from_secs(1);
+        self.core.poll(self.now, NOW)
+    }
+
+    /// Ends calls as servers do that accept everything. Returns their subjects.
+    fn accept(&mut self, calls: Vec<Call>) -> Vec<Subject> {
+        let mut subjects = Vec::new();
+        for call in calls {
+            let subject = call.subject();
+            let ended = match call {
+                Call::Status {
+                    kind, key, change, ..
+                } => {
+                    let known = &self.core.cluster.known[&(kind, key.clone())];
+                    let mut status = known.status.clone();
+                    json_patch::merge(&mut status, &change);
+                    let object = self.object(kind, &key.name, Value::Null, status);
+                    Ended::Status(Some(Box::new(object)))
+                }
+                Call::Apply { manifests, .. } => Ended::Applied(manifests),
+                Call::Remove { .. } => Ended::Removed,
+                Call::Rows { rows, .. } => Ended::Rows(rows),
+                Call::RemoveRows { .. } => Ended::RowsRemoved,
+            };
+            self.core.ended(subject.clone(), ended, self.now, 0.5);
+            subjects.push(subject);
+        }
+        subjects
+    }
+
+    /// Accepts all calls until there are none.
+    fn settle(&mut self) -> Vec<Subject> {
+        let mut all = Vec::new();
+        for _ in 0..10 {
+            let calls = self.calls();
+            if calls.is_empty() {
+                return all;
+            }
+            all.extend(self.accept(calls));
+        }
+        panic!("calls are made again and again: {all:?}");
+    }
+
+    fn served() -> Self {
+        let mut cluster = Self::new();
+        cluster.class(CONTROLLER);
+        cluster.gateway();
+        cluster.settle();
+        cluster.deployed();
+        cluster.settle();
+        cluster
+    }
+}
+
+fn gateway_key() -> Key {
+    Key::new("shop", GATEWAY)
+}
+
+fn condition(call: &Call, name: &str) -> Value {
+    let Call::Status { change, .. } = call else {
+        panic!("{call:?}");
+    };
+    let conditions = change["conditions"].as_array().unwrap().iter();
+    let mut conditions = conditions.filter(|one| one["type"] == name);
+    conditions.next().cloned().unwrap_or_default()
+}
+
+#[test]
+fn a_gateway_gets_proxies_rows_and_conditions_and_then_nothing_more() {
+    let mut cluster = Cluster::new();
+    assert!(cluster.settle().is_empty());
+    cluster.class(CONTROLLER);
+    cluster.gateway();
+    let subjects = cluster.settle();
+    for subject in [
+        Subject::Status(Kind::GatewayClass, Key::new("", "legate")),
+        Subject::Status(Kind::Gateway, gateway_key()),
+        Subject::Infrastructure(gateway_key()),
+        Subject::Rows(SERVICE.to_owned()),
+    ] {
+        assert_eq!(
+            subjects.iter().filter(|one| **one == subject).count(),
+            1,
+            "{subject:?}"
+        );
+    }
+}
+
+#[test]
+fn programmed_waits_for_a_proxy() {
+    let mut cluster = Cluster::served();
+    let acknowledged = json!({SERVICE: {"Acknowledged": {"": 1}, "Rejected": {}}});
+    let acknowledged = serde_json::from_value(acknowledged).unwrap();
+    cluster.core.acknowledged(acknowledged, cluster.now);
+    let calls = cluster.calls();
+    let [call] = &calls[..] else {
+        panic!("{calls:?}");
+    };
+    assert_eq!(condition(call, "Programmed")["status"], "True");
+    cluster.accept(calls);
+    assert!(cluster.settle().is_empty());
+}
+
+#[test]
+fn a_deleted_class_takes_nothing_away_and_another_controllers_class_does() {
+    let mut cluster = Cluster::served();
+    let class = cluster.object(Kind::GatewayClass, "legate", Value::Null, Value::Null);
+    let item = Item::Resource(Kind::GatewayClass, Box::new(class));
+    let source = Source::Resources(Kind::GatewayClass);
+    cluster.core.object(source, Change::Gone(item), cluster.now);
+    assert!(cluster.settle().is_empty());
+
+    cluster.class("another/controller");
+    let calls = cluster.calls();
+    let removes = |call: &&Call| matches!(call, Call::Remove { .. } | Call::RemoveRows { .. });
+    assert_eq!(calls.iter().filter(removes).count(), 2, "{calls:?}");
+}
+
+#[test]
+fn rows_of_a_deleted_gateway_are_removed() {
+    let mut cluster = Cluster::served();
+    let gateway = cluster.object(Kind::Gateway, GATEWAY, Value::Null, Value::Null);
+    let item = Item::Resource(Kind::Gateway, Box::new(gateway));
+    let source = Source::Resources(Kind::Gateway);
+    cluster.core.object(source, Change::Gone(item), cluster.now);
+    let calls = cluster.calls();
+    assert!(
+        matches!(&calls[..], [Call::RemoveRows { service }] if service == SERVICE),
+        "Kubernetes removes what it owned: {calls:?}"
+    );
+}
+
+#[test]
+fn a_failed_call_is_made_again_with_everything() {
+    let mut cluster = Cluster::served();
+    let spec = json!({"parentRefs": [{"name": GATEWAY}]});
+    cluster.put(Kind::Route(RouteKind::Http), "route", spec, Value::Null);
+    let calls = cluster.calls();
+    for call in calls {
+        let now = cluster.now;
+        cluster.core.ended(call.subject(), Ended::Failed, now, 0.5);
+    }
+    assert!(cluster.core.poll(cluster.now, NOW).is_empty(), "it waits");
+    assert!(cluster.core.wake(cluster.now) > cluster.now);
+    cluster.now += Duration::from_secs(30);
+    let again = cluster.core.poll(cluster.now, NOW);
+    let rows = again.iter().find_map(|call| match call {
+        Call::Rows { requests, .. } => Some(requests),
+        _ => None,
+    });
+    let rows = rows.expect("the rows of the gateway");
+    assert_eq!(rows[0].part, None);
+    assert_eq!(rows[0].body["Generations"], json!({"": 1}));
+}
+
+#[test]
+fn nothing_is_said_before_everything_is_listed() {
+    let mut cluster = Cluster::new();
+    cluster.core.start(Source::Resources(Kind::Gateway));
+    let source = Source::Services;
+    cluster.core.end(source, cluster.now);
+    cluster.core.start(source);
+    cluster.class(CONTROLLER);
+    assert!(cluster.calls().is_empty());
+    cluster.core.object(source, Change::Begin, cluster.now);
+    cluster.core.object(source, Change::Complete, cluster.now);
+    assert_eq!(cluster.settle().len(), 1);
+}
+
+#[test]
+fn an_outcome_does_not_wait_for_servers_for_ever() {
+    let mut cluster = Cluster::new();
+    cluster.core.acknowledged = None;
+    cluster.class(CONTROLLER);
+    assert!(cluster.calls().is_empty());
+    let wake = cluster.core.wake(cluster.now);
+    assert!(wake > cluster.now);
+    let calls = cluster.core.poll(wake, NOW);
+    assert_eq!(calls.len(), 1);
+}

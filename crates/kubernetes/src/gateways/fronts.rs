@@ -1,0 +1,61 @@
+//! What the resolver learns of a gateway's proxies: from the objects that were made for it, and from
+//! what its proxies have acknowledged to the servers. Pure.
+
+use std::collections::BTreeMap;
+
+use legate_gateway_api::{Front, Key};
+use serde::Deserialize;
+
+use super::cluster::Cluster;
+use super::infrastructure::Owner;
+
+/// What the proxies of a gateway have acknowledged, as the servers say it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub(super) struct Acknowledged {
+    /// Generations, by the name of the ListenerSet; that of the gateway itself is empty.
+    acknowledged: BTreeMap<String, i64>,
+    /// What they have refused, by port.
+    rejected: BTreeMap<u16, String>,
+}
+
+/// The names of gateways in the mesh, with what their proxies have acknowledged.
+pub(super) type AllAcknowledged = BTreeMap<String, Acknowledged>;
+
+/// The proxies of all gateways.
+pub(super) fn fronts(cluster: &Cluster, acknowledged: &AllAcknowledged) -> BTreeMap<Key, Front> {
+    let mut fronts = BTreeMap::<_, Front>::new();
+    let made = |key: &Key, gateway: &str| Key::new(&key.namespace, gateway);
+    for (key, deployment) in &cluster.deployments {
+        let front = fronts.entry(made(key, &deployment.gateway)).or_default();
+        front.ready |= deployment.ready;
+    }
+    for (key, service) in &cluster.services {
+        let front = fronts.entry(made(key, &service.gateway)).or_default();
+        front.addresses.extend(service.addresses.iter().cloned());
+    }
+    for gateway in &cluster.world.gateways {
+        let key = gateway.meta.key();
+        let Some(front) = fronts.get_mut(&key) else {
+            continue;
+        };
+        let owner = Owner {
+            key: &key,
+            uid: "",
+            class: &gateway.spec.gateway_class_name,
+        };
+        let Some(known) = acknowledged.get(&owner.service()) else {
+            continue;
+        };
+        front.rejected.clone_from(&known.rejected);
+        for (name, generation) in &known.acknowledged {
+            match name.split_once('/') {
+                None => front.generation = *generation,
+                Some((namespace, name)) => {
+                    front.sets.insert(Key::new(namespace, name), *generation);
+                }
+            }
+        }
+    }
+    fronts
+}

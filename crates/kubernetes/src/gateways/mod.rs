@@ -1,0 +1,28 @@
+//! Serves the Gateway API of a Kubernetes cluster.
+//!
+//! ```text
+//! watches ─► Cluster ─► legate_gateway_api::resolve ─┬─► status     conditions of objects
+//!                          ▲                         ├─► infrastructure   proxies and Services
+//!                          │                         └─► rows       what proxies serve
+//!            what proxies have acknowledged ◄─────────── servers ◄──┘
+//! ```
+//!
+//! [`core`] decides what to do next, from everything that is known of the cluster, and the driver
+//! makes the calls. Only the leader runs it. It changes nothing of other controllers, and has no
+//! finalizers: what belongs to a Gateway is removed by Kubernetes with it.
+
+mod cluster;
+mod core;
+mod driver;
+mod endpoints;
+mod fronts;
+mod infrastructure;
+mod kinds;
+mod rows;
+mod status;
+mod watches;
+
+pub use self::driver::{Options, run};
+
+/// The name of the controller, which GatewayClasses have to name.
+pub const CONTROLLER: &str = "legate/gateway-controller";

@@ -1,0 +1,211 @@
+//! The watches of everything that gateways depend on, and which kinds of the Gateway API there are.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use futures_util::stream::{AbortHandle, BoxStream, SelectAll, abortable, select_all};
+use futures_util::{Stream, StreamExt};
+use k8s_openapi::api::apps::v1::Deployment;
+use k8s_openapi::api::core::v1 as core;
+use k8s_openapi::api::discovery::v1::EndpointSlice;
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use kube::core::DynamicObject;
+use kube::runtime::watcher::{self, watcher};
+use kube::{Api, Client, Resource};
+use serde::de::DeserializeOwned;
+
+use super::cluster::{Item, Source};
+use super::kinds::{GROUP, Kind, VERSION};
+use crate::sync::objects::Change;
+use crate::watch::changes;
+
+/// The duration of one watch, after which a silently broken connection is noticed.
+const WATCH: u32 = 60;
+/// How often the kinds are listed: people install and update them at any time.
+pub(super) const KINDS_AGAIN: Duration = Duration::from_secs(5);
+
+const BUNDLE: &str = "gateway.networking.k8s.io/bundle-version";
+const CHANNEL: &str = "gateway.networking.k8s.io/channel";
+
+/// A change of an object.
+pub(super) type Event = (Source, Change<Item>);
+
+/// All watches, merged. The stream never ends.
+pub(super) struct Watches {
+    client: Client,
+    events: SelectAll<BoxStream<'static, Event>>,
+    kinds: Vec<(Kind, AbortHandle)>,
+}
+
+/// The kinds of the Gateway API that the cluster has.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Kinds {
+    pub(super) all: BTreeSet<Kind>,
+    /// Their version, as in `v1.6.3`.
+    pub(super) bundle: Option<String>,
+    /// Whether they are those of the experimental channel.
+    pub(super) experimental: bool,
+}
+
+impl Watches {
+    /// Starts the watches of Kubernetes' own kinds. Returns them with their sources.
+    pub(super) fn start(client: &Client) -> (Self, [Source; 6]) {
+        let of_gateways = format!("{GROUP}/gateway-name");
+        let all = watcher::Config::default();
+        let tls = all.clone().fields("type=kubernetes.io/tls");
+        let deployments = all.clone().labels(&of_gateways);
+        let events = select_all([
+            watch(
+                client,
+                Source::Services,
+                all.clone(),
+                |one: core::Service| Item::Service(Box::new(one)),
+            ),
+            watch(
+                client,
+                Source::Namespaces,
+                all.clone(),
+                |one: core::Namespace| Item::Namespace(Box::new(one)),
+            ),
+            watch(client, Source::Secrets, tls, |one: core::Secret| {
+                Item::Secret(Box::new(one))
+            }),
+            watch(
+                client,
+                Source::ConfigMaps,
+                all.clone(),
+                |one: core::ConfigMap| Item::ConfigMap(Box::new(one)),
+            ),
+            watch(client, Source::EndpointSlices, all, |one: EndpointSlice| {
+                Item::EndpointSlice(Box::new(one))
+            }),
+            watch(
+                client,
+                Source::Deployments,
+                deployments,
+                |one: Deployment| Item::Deployment(Box::new(one)),
+            ),
+        ]);
+        let watches = Self {
+            client: client.clone(),
+            events,
+            kinds: Vec::new(),
+        };
+        let sources = [
+            Source::Services,
+            Source::Namespaces,
+            Source::Secrets,
+            Source::ConfigMaps,
+            Source::EndpointSlices,
+            Source::Deployments,
+        ];
+        (watches, sources)
+    }
+
+    /// The next event.
+    pub(super) async fn next(&mut self) -> Event {
+        match self.events.next().await {
+            Some(event) => event,
+            // All watches of Kubernetes' own kinds go on for ever.
+            None => std::future::pending().await,
+        }
+    }
+
+    /// Watches exactly these kinds. Returns those whose watch starts, and those whose watch ends.
+    pub(super) fn set(&mut self, kinds: &BTreeSet<Kind>) -> (Vec<Source>, Vec<Source>) {
+        let mut ended = Vec::new();
+        self.kinds.retain(|(kind, watch)| {
+            let stays = kinds.contains(kind);
+            if !stays {
+                watch.abort();
+                ended.push(Source::Resources(*kind));
+            }
+            stays
+        });
+        let mut started = Vec::new();
+        for kind in kinds.iter().copied() {
+            if self.kinds.iter().any(|(known, _)| *known == kind) {
+                continue;
+            }
+            let source = Source::Resources(kind);
+            let api = Api::<DynamicObject>::all_with(self.client.clone(), &kind.api_resource());
+            let events = watcher(api, watcher::Config::default().timeout(WATCH));
+            let item = move |object| Item::Resource(kind, Box::new(object));
+            let (events, handle) = abortable(events_of(kind.as_str(), source, events, item));
+            self.events.push(events.boxed());
+            self.kinds.push((kind, handle));
+            started.push(source);
+        }
+        (started, ended)
+    }
+}
+
+fn watch<K>(
+    client: &Client,
+    source: Source,
+    config: watcher::Config,
+    item: fn(K) -> Item,
+) -> BoxStream<'static, Event>
+where
+    K: Resource<DynamicType = ()> + Clone + DeserializeOwned + std::fmt::Debug + Send + 'static,
+{
+    let kind: &'static str = match source {
+        Source::Services => "Service",
+        Source::Namespaces => "Namespace",
+        Source::Secrets => "Secret",
+        Source::ConfigMaps => "ConfigMap",
+        Source::EndpointSlices => "EndpointSlice",
+        Source::Deployments => "Deployment",
+        Source::Resources(kind) => kind.as_str(),
+    };
+    let events = watcher(Api::<K>::all(client.clone()), config.timeout(WATCH));
+    events_of(kind, source, events, item).boxed()
+}
+
+fn events_of<K: Send + 'static>(
+    kind: &'static str,
+    source: Source,
+    events: impl Stream<Item = watcher::Result<watcher::Event<K>>> + Send + 'static,
+    item: impl Fn(K) -> Item + Send + 'static,
+) -> impl Stream<Item = Event> + Send + 'static {
+    let events = changes(events, item).filter_map(move |change| {
+        std::future::ready(match change {
+            Ok(change) => Some((source, change)),
+            Err(error) => {
+                tracing::warn!(kind, %error, "the watch at the API server failed: retrying");
+                None
+            }
+        })
+    });
+    events
+}
+
+/// Lists the kinds. A cluster may have only some of them, or none.
+pub(super) async fn kinds(client: &Client) -> Result<Kinds, kube::Error> {
+    let served = match client
+        .list_api_group_resources(&format!("{GROUP}/{VERSION}"))
+        .await
+    {
+        Ok(list) => list.resources,
+        Err(error) if is_not_there(&error) => return Ok(Kinds::default()),
+        Err(error) => return Err(error),
+    };
+    let is_served = |kind: &Kind| served.iter().any(|one| one.name == kind.plural());
+    let all = Kind::ALL.into_iter().filter(is_served).collect();
+    let definitions = Api::<CustomResourceDefinition>::all(client.clone());
+    let name = format!("{}.{GROUP}", Kind::Gateway.plural());
+    let definition = definitions.get_metadata_opt(&name).await?;
+    let annotations = definition.and_then(|one| one.metadata.annotations);
+    let annotations = annotations.unwrap_or_default();
+    Ok(Kinds {
+        all,
+        bundle: annotations.get(BUNDLE).cloned(),
+        experimental: annotations
+            .get(CHANNEL)
+            .is_some_and(|is| is == "experimental"),
+    })
+}
+
+fn is_not_there(error: &kube::Error) -> bool {
+    matches!(error, kube::Error::Api(status) if status.code == 404)
+}
