@@ -16,9 +16,9 @@ use crate::types::{GROUP, ParentReference};
 /// What became of a route's reference to a gateway of this controller.
 pub(super) struct Attachment<'a> {
     pub(super) parent: &'a ParentReference,
-    /// The place of the gateway.
+    /// The index of the gateway.
     pub(super) gateway: usize,
-    /// The places of the listeners. At least one.
+    /// The indexes of the listeners. At least one.
     pub(super) listeners: Result<Vec<usize>, Problem>,
 }
 
@@ -35,10 +35,10 @@ pub(super) fn attach<'a>(
     let mut parents = BTreeMap::new();
     for (at, gateway) in gateways.iter().enumerate() {
         parents.insert(("Gateway", gateway.object.meta.key()), (at, Owner::Gateway));
-        for (place, set) in gateway.sets.iter().enumerate() {
+        for (index, set) in gateway.sets.iter().enumerate() {
             parents.insert(
                 ("ListenerSet", set.object.meta.key()),
-                (at, Owner::Set(place)),
+                (at, Owner::Set(index)),
             );
         }
     }
@@ -74,8 +74,8 @@ fn listeners(
     owner: Owner,
     (route, parent): (&Route<'_>, &ParentReference),
 ) -> Result<Vec<usize>, Problem> {
-    if let Owner::Set(place) = owner
-        && plan.sets[place].refused.is_some()
+    if let Owner::Set(index) = owner
+        && plan.sets[index].refused.is_some()
     {
         let message = "the ListenerSet adds no listeners to its Gateway";
         return Err(Problem::new(NO_PARENT, message));

@@ -8,7 +8,7 @@ use legate_routes::{Backend, BackendProtocol, Certificate, Target};
 
 use super::lookup::{Lookup, NOT_PERMITTED, Referrer};
 use super::policy::Policies;
-use super::route::{Findings, Route};
+use super::route::{Route, RouteReport};
 use crate::condition::Problem;
 use crate::kind::{Protocol, RouteKind};
 use crate::object::Key;
@@ -16,7 +16,7 @@ use crate::types::{BackendReference, CONSUL_GROUP, GROUP};
 use crate::world::ServicePort;
 
 /// A route at a listener.
-pub(super) struct Site<'a> {
+pub(super) struct RouteContext<'a> {
     pub(super) lookup: &'a Lookup<'a>,
     pub(super) policies: &'a Policies<'a>,
     pub(super) route: &'a Route<'a>,
@@ -28,10 +28,10 @@ pub(super) struct Site<'a> {
     pub(super) presented: Option<&'a Result<Key, Problem>>,
 }
 
-/// What is found on the way.
+/// What is collected while a route is resolved.
 #[derive(Default)]
-pub(super) struct Found {
-    pub(super) findings: Findings,
+pub(super) struct Collected {
+    pub(super) report: RouteReport,
     /// The Services that the route leads to.
     pub(super) services: BTreeSet<Key>,
 }
@@ -52,7 +52,7 @@ pub(super) fn secret(key: &Key) -> String {
     format!("kubernetes/{key}")
 }
 
-impl Site<'_> {
+impl RouteContext<'_> {
     /// The status of requests that cannot be served. Callers of gRPC understand this one.
     pub(super) fn unusable(&self) -> u16 {
         match self.route.id.kind {
@@ -62,25 +62,25 @@ impl Site<'_> {
     }
 
     /// What a reference leads to: an answer if it leads nowhere.
-    pub(super) fn target(&self, reference: &BackendReference, found: &mut Found) -> Target {
+    pub(super) fn target(&self, reference: &BackendReference, collected: &mut Collected) -> Target {
         let unusable = Target::Answer(self.unusable());
         match self.look_up(reference) {
             Ok(Backends::InMesh(service)) => Target::Service(service.clone()),
-            Ok(Backends::Port(key, port)) => self.of_port(key, port, found),
+            Ok(Backends::Port(key, port)) => self.of_port(key, port, collected),
             Err(problem) => {
-                found.findings.unresolved(problem);
+                collected.report.unresolved(problem);
                 unusable
             }
         }
     }
 
     /// A port of a Service, as the gateway calls it.
-    fn of_port(&self, key: Key, port: &ServicePort, found: &mut Found) -> Target {
+    fn of_port(&self, key: Key, port: &ServicePort, collected: &mut Collected) -> Target {
         let unusable = Target::Answer(self.unusable());
         let protocol = match self.understood(port) {
             Ok(protocol) => protocol,
             Err(problem) => {
-                found.findings.unresolved(problem);
+                collected.report.unresolved(problem);
                 return unusable;
             }
         };
@@ -100,11 +100,11 @@ impl Site<'_> {
             }
             // Never in plain text, and never without what the gateway has to present.
             (Some(_), _) => {
-                found.services.insert(key);
+                collected.services.insert(key);
                 return unusable;
             }
         };
-        found.services.insert(key.clone());
+        collected.services.insert(key.clone());
         Target::Backend(Arc::new(Backend {
             namespace: key.namespace,
             name: key.name,

@@ -8,7 +8,7 @@ use std::time::Duration;
 use legate_model::{HeaderModifiers, WILDCARD};
 use legate_routes::{Cors, Mirror, Redirect, Rewrite, Rule, TextMatch, is_host, quoted};
 
-use super::backend::{Found, Site};
+use super::backend::{Collected, RouteContext};
 use crate::kind::Protocol;
 use crate::types::{
     Cors as WrittenCors, Header, HeaderFilter, PathModifier, Redirect as WrittenRedirect,
@@ -74,9 +74,9 @@ pub(super) fn header_name(name: &str, path: &str) -> Result<String, String> {
 
 /// A backend that gets copies; `None` if there is none to get any.
 pub(super) fn mirror(
-    site: &Site<'_>,
+    context: &RouteContext<'_>,
     written: &RequestMirror,
-    found: &mut Found,
+    collected: &mut Collected,
     path: &str,
 ) -> Result<Option<Mirror>, String> {
     const ALL: u64 = 1_000_000;
@@ -91,7 +91,7 @@ pub(super) fn mirror(
     };
     let per_million = per_million.filter(|part| *part <= ALL);
     let per_million = per_million.ok_or_else(|| unserved(path, written))?;
-    let target = site.target(&written.backend_ref, found);
+    let target = context.target(&written.backend_ref, collected);
     let gets_any = per_million > 0 && !matches!(target, legate_routes::Target::Answer(_));
     Ok(gets_any.then(|| Mirror {
         target,
@@ -134,19 +134,19 @@ pub(super) fn rewrite(rule: &mut Rule, written: &UrlRewrite, path: &str) -> Resu
 
 /// An answer that names another place. The port is that of the listener, which clients have used.
 pub(super) fn redirect(
-    site: &Site<'_>,
+    context: &RouteContext<'_>,
     written: &WrittenRedirect,
     path: &str,
 ) -> Result<Redirect, String> {
     let usual = |scheme: &str| if scheme == "https" { 443 } else { 80 };
-    let is_secure = site.protocol.is_some_and(Protocol::is_secure);
+    let is_secure = context.protocol.is_some_and(Protocol::is_secure);
     let own = if is_secure { "https" } else { "http" };
     let scheme = written.scheme.as_deref();
     if let Some(other) = scheme.filter(|scheme| !["http", "https"].contains(scheme)) {
         return Err(unserved(&format!("{path}.scheme"), other));
     }
     let host = host(written.hostname.as_ref(), &format!("{path}.hostname"))?;
-    let port = written.port.unwrap_or(scheme.map_or(site.port, usual));
+    let port = written.port.unwrap_or(scheme.map_or(context.port, usual));
     // Without a host, the port of the request would stay.
     let is_needed = host.is_none() || port != usual(scheme.unwrap_or(own));
     let change = written.path.as_ref();

@@ -47,10 +47,10 @@ pub(super) fn plan<'a>(
     let owner = (Owner::Gateway, object);
     let mut listeners = listener::plans(lookup, object, owner, &object.spec.listeners);
     let mut planned = Vec::new();
-    for (place, set) in sets.iter().copied().enumerate() {
+    for (index, set) in sets.iter().copied().enumerate() {
         let refused = refused_set(lookup, object, set);
         if refused.is_none() {
-            let owner = (Owner::Set(place), set);
+            let owner = (Owner::Set(index), set);
             listeners.extend(listener::plans(lookup, object, owner, &set.spec.listeners));
         }
         planned.push(SetPlan {
@@ -146,7 +146,7 @@ impl<'a> GatewayPlan<'a> {
             conditions.push(insecure.saying("clients without a valid certificate are let in"));
         }
         let attached = self.sets.iter().enumerate();
-        let attached = attached.filter(|(place, set)| self.set_problem(*place, set).is_none());
+        let attached = attached.filter(|(index, set)| self.set_problem(*index, set).is_none());
         GatewayVerdict {
             generation,
             conditions,
@@ -187,7 +187,7 @@ impl<'a> GatewayPlan<'a> {
     }
 
     /// Why a ListenerSet is not accepted.
-    fn set_problem(&self, place: usize, set: &SetPlan<'_>) -> Option<Problem> {
+    fn set_problem(&self, index: usize, set: &SetPlan<'_>) -> Option<Problem> {
         if set.refused.is_some() {
             return set.refused.clone();
         }
@@ -195,15 +195,15 @@ impl<'a> GatewayPlan<'a> {
             let message = "the Gateway is not accepted";
             return Some(Problem::new("ParentNotAccepted", message));
         }
-        let is_served = self.of(Owner::Set(place)).any(ListenerPlan::is_served);
+        let is_served = self.of(Owner::Set(index)).any(ListenerPlan::is_served);
         let message = "none of the listeners can be served";
         (!is_served).then(|| Problem::new(LISTENERS_NOT_VALID, message))
     }
 
     pub(super) fn set_verdicts(&self) -> BTreeMap<Key, ListenerSetVerdict> {
-        let verdicts = self.sets.iter().enumerate().map(|(place, set)| {
-            let problem = self.set_problem(place, set);
-            let bad = self.of(Owner::Set(place)).any(|one| !one.is_served());
+        let verdicts = self.sets.iter().enumerate().map(|(index, set)| {
+            let problem = self.set_problem(index, set);
+            let bad = self.of(Owner::Set(index)).any(|one| !one.is_served());
             let reason = if bad { LISTENERS_NOT_VALID } else { ACCEPTED };
             let accepted = Condition::unless(ACCEPTED, reason, problem.as_ref());
             let pending = || programmed::acknowledged(self.front, self.acknowledged(set));
@@ -214,7 +214,7 @@ impl<'a> GatewayPlan<'a> {
                     accepted,
                     Condition::unless(PROGRAMMED, PROGRAMMED, problem.as_ref()),
                 ],
-                listeners: self.listeners_of(Owner::Set(place)),
+                listeners: self.listeners_of(Owner::Set(index)),
             };
             (set.object.meta.key(), verdict)
         });
@@ -285,7 +285,7 @@ impl<'a> GatewayPlan<'a> {
             Owner::Gateway => {
                 front.is_some_and(|front| front.generation >= self.object.meta.generation)
             }
-            Owner::Set(place) => self.acknowledged(&self.sets[place]),
+            Owner::Set(index) => self.acknowledged(&self.sets[index]),
         };
         programmed::acknowledged(front, is_acknowledged)
     }

@@ -8,7 +8,7 @@ use legate_routes::{
     WeightedBackend, quoted, spread,
 };
 
-use super::backend::{Found, Site};
+use super::backend::{Collected, RouteContext};
 use super::filters::{self, header_name, is_path, required, unserved};
 use super::route::Route;
 use crate::duration;
@@ -29,33 +29,41 @@ pub(super) struct Ranked {
 type Outcome = Result<Rule, String>;
 
 /// The rules of an HTTPRoute, in the order of its spec.
-pub(super) fn http(site: &Site<'_>, object: &Object<HttpRoute>, found: &mut Found) -> Vec<Ranked> {
-    let rules = object.spec.rules.iter().enumerate().map(|(place, rule)| {
-        let path = format!("rules[{place}]");
+pub(super) fn http(
+    context: &RouteContext<'_>,
+    object: &Object<HttpRoute>,
+    collected: &mut Collected,
+) -> Vec<Ranked> {
+    let rules = object.spec.rules.iter().enumerate().map(|(index, rule)| {
+        let path = format!("rules[{index}]");
         let made = match object.unserved_in(&path) {
             Some(path) => Err(format!("{path} is not served")),
-            None => http_rule(site, (place, rule), found),
+            None => http_rule(context, (index, rule), collected),
         };
         let matches = rule.matches.iter().map(http_match).collect();
-        (place, made, matches)
+        (index, made, matches)
     });
     let rules: Vec<_> = rules.collect();
-    finish(site, rules, found)
+    finish(context, rules, collected)
 }
 
 /// The rules of a GRPCRoute, in the order of its spec.
-pub(super) fn grpc(site: &Site<'_>, object: &Object<GrpcRoute>, found: &mut Found) -> Vec<Ranked> {
-    let rules = object.spec.rules.iter().enumerate().map(|(place, rule)| {
-        let path = format!("rules[{place}]");
+pub(super) fn grpc(
+    context: &RouteContext<'_>,
+    object: &Object<GrpcRoute>,
+    collected: &mut Collected,
+) -> Vec<Ranked> {
+    let rules = object.spec.rules.iter().enumerate().map(|(index, rule)| {
+        let path = format!("rules[{index}]");
         let made = match object.unserved_in(&path) {
             Some(path) => Err(format!("{path} is not served")),
-            None => grpc_rule(site, (place, rule), found),
+            None => grpc_rule(context, (index, rule), collected),
         };
         let matches = rule.matches.iter().map(grpc_match).collect();
-        (place, made, matches)
+        (index, made, matches)
     });
     let rules: Vec<_> = rules.collect();
-    finish(site, rules, found)
+    finish(context, rules, collected)
 }
 
 /// One condition of a rule, its rank, and what of it is not served: the rest of it still says which
@@ -68,13 +76,13 @@ struct Condition {
 
 /// A rule for each condition. What is not served is an answer.
 fn finish(
-    site: &Site<'_>,
+    context: &RouteContext<'_>,
     rules: Vec<(usize, Outcome, Vec<Condition>)>,
-    found: &mut Found,
+    collected: &mut Collected,
 ) -> Vec<Ranked> {
     let mut all = Vec::new();
     let none = rules.is_empty();
-    for (place, made, mut matches) in rules {
+    for (index, made, mut matches) in rules {
         if matches.is_empty() {
             matches.push(Condition {
                 matched: Match::default(),
@@ -91,18 +99,18 @@ fn finish(
             }
             _ => None,
         });
-        let whole = site.route.unserved.clone();
+        let whole = context.route.unserved.clone();
         let reason = whole.or_else(|| made.as_ref().err().cloned()).or(wrong);
         if let Some(reason) = &reason {
-            found
-                .findings
+            collected
+                .report
                 .unserved
-                .push(format!("rules[{place}]: {reason}"));
+                .push(format!("rules[{index}]: {reason}"));
         }
-        found.findings.is_served |= reason.is_none();
+        collected.report.is_served |= reason.is_none();
         let rule = match (made, reason) {
             (Ok(rule), None) => rule,
-            _ => answer(site, place),
+            _ => answer(context, index),
         };
         all.extend(matches.into_iter().map(|one| Ranked {
             rank: one.rank,
@@ -114,11 +122,11 @@ fn finish(
     }
     if none {
         // Rules that cannot be read could be about every request.
-        match &site.route.unserved {
-            Some(reason) => found.findings.unserved.push(reason.clone()),
-            None => found.findings.is_served = true,
+        match &context.route.unserved {
+            Some(reason) => collected.report.unserved.push(reason.clone()),
+            None => collected.report.is_served = true,
         }
-        let rule = answer(site, 0);
+        let rule = answer(context, 0);
         let rank = [PREFIX, 1, 0, 0, 0];
         all.push(Ranked { rank, rule });
     }
@@ -136,8 +144,11 @@ fn needs_prefix(rule: &Rule) -> bool {
     paths.any(|path| matches!(path, Rewrite::Segments(_)))
 }
 
-fn answer(site: &Site<'_>, place: usize) -> Rule {
-    Rule::plain(origin(site.route, place), Action::Answer(site.unusable()))
+fn answer(context: &RouteContext<'_>, index: usize) -> Rule {
+    Rule::plain(
+        origin(context.route, index),
+        Action::Answer(context.unusable()),
+    )
 }
 
 fn origin(route: &Route<'_>, rule: usize) -> Origin {
@@ -147,28 +158,37 @@ fn origin(route: &Route<'_>, rule: usize) -> Origin {
     }
 }
 
-fn http_rule(site: &Site<'_>, (place, written): (usize, &HttpRule), found: &mut Found) -> Outcome {
-    let mut rule = answer(site, place);
+fn http_rule(
+    context: &RouteContext<'_>,
+    (index, written): (usize, &HttpRule),
+    collected: &mut Collected,
+) -> Outcome {
+    let mut rule = answer(context, index);
     let mut redirect = None;
     for (at, filter) in written.filters.iter().enumerate() {
         let path = format!("filters[{at}]");
-        http_filter(site, (&mut rule, &mut redirect), (filter, &path), found)?;
+        http_filter(
+            context,
+            (&mut rule, &mut redirect),
+            (filter, &path),
+            collected,
+        )?;
     }
     if redirect.is_some() && (rule.rewrite.is_some() || rule.host_rewrite.is_some()) {
         return Err("filters: a redirect and a rewrite exclude each other".to_owned());
     }
     retries(&mut rule, written.retry.as_ref())?;
     timeouts(&mut rule, written.timeouts.as_ref())?;
-    let forwarded = forward(site, &written.backend_refs, found)?;
+    let forwarded = forward(context, &written.backend_refs, collected)?;
     rule.action = redirect.map_or(forwarded, Action::Redirect);
     Ok(rule)
 }
 
 fn http_filter(
-    site: &Site<'_>,
+    context: &RouteContext<'_>,
     (rule, redirect): (&mut Rule, &mut Option<legate_routes::Redirect>),
     (filter, path): (&HttpFilter, &str),
-    found: &mut Found,
+    collected: &mut Collected,
 ) -> Result<(), String> {
     let path = |field: &str| format!("{path}.{field}");
     match filter.r#type.as_str() {
@@ -186,12 +206,12 @@ fn http_filter(
             let path = path("requestMirror");
             let own = required(filter.request_mirror.as_ref(), &path)?;
             rule.mirrors
-                .extend(filters::mirror(site, own, found, &path)?);
+                .extend(filters::mirror(context, own, collected, &path)?);
         }
         "RequestRedirect" => {
             let path = path("requestRedirect");
             let own = required(filter.request_redirect.as_ref(), &path)?;
-            *redirect = Some(filters::redirect(site, own, &path)?);
+            *redirect = Some(filters::redirect(context, own, &path)?);
         }
         "URLRewrite" => {
             let path = path("urlRewrite");
@@ -208,8 +228,12 @@ fn http_filter(
     Ok(())
 }
 
-fn grpc_rule(site: &Site<'_>, (place, written): (usize, &GrpcRule), found: &mut Found) -> Outcome {
-    let mut rule = answer(site, place);
+fn grpc_rule(
+    context: &RouteContext<'_>,
+    (index, written): (usize, &GrpcRule),
+    collected: &mut Collected,
+) -> Outcome {
+    let mut rule = answer(context, index);
     for (at, filter) in written.filters.iter().enumerate() {
         // The filters of a GRPCRoute are some of those of an HTTPRoute.
         let GrpcFilter {
@@ -226,19 +250,23 @@ fn grpc_rule(site: &Site<'_>, (place, written): (usize, &GrpcRule), found: &mut 
             ..HttpFilter::default()
         };
         let path = format!("filters[{at}]");
-        http_filter(site, (&mut rule, &mut None), (&filter, &path), found)?;
+        http_filter(context, (&mut rule, &mut None), (&filter, &path), collected)?;
     }
-    rule.action = forward(site, &written.backend_refs, found)?;
+    rule.action = forward(context, &written.backend_refs, collected)?;
     Ok(rule)
 }
 
 /// Where requests go: an answer if there is nowhere.
-fn forward(site: &Site<'_>, backends: &[HttpBackend], found: &mut Found) -> Result<Action, String> {
+fn forward(
+    context: &RouteContext<'_>,
+    backends: &[HttpBackend],
+    collected: &mut Collected,
+) -> Result<Action, String> {
     let mut shares = Vec::new();
     for (at, written) in backends.iter().enumerate() {
-        let mut backend = WeightedBackend::only(site.target(&written.backend, found));
-        for (place, filter) in written.filters.iter().enumerate() {
-            let path = format!("backendRefs[{at}].filters[{place}]");
+        let mut backend = WeightedBackend::only(context.target(&written.backend, collected));
+        for (index, filter) in written.filters.iter().enumerate() {
+            let path = format!("backendRefs[{at}].filters[{index}]");
             match filter.r#type.as_str() {
                 "RequestHeaderModifier" => {
                     let path = format!("{path}.requestHeaderModifier");
@@ -257,7 +285,7 @@ fn forward(site: &Site<'_>, backends: &[HttpBackend], found: &mut Found) -> Resu
     }
     let shares = spread(shares);
     Ok(match shares.is_empty() {
-        true => Action::Answer(site.unusable()),
+        true => Action::Answer(context.unusable()),
         false => Action::Forward(shares),
     })
 }

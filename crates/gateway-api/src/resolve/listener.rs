@@ -17,7 +17,7 @@ use crate::types::{GROUP, Gateway, Listener};
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Owner {
     Gateway,
-    /// The ListenerSet at this place.
+    /// The ListenerSet at this index.
     Set(usize),
 }
 
@@ -86,7 +86,7 @@ pub(super) fn plans<'a, T>(
 ) -> Vec<ListenerPlan<'a>> {
     let elsewhere = object.unserved_outside("listeners");
     let elsewhere = elsewhere.or(gateway.unserved_outside("listeners"));
-    let each = listeners.iter().enumerate().map(|(place, spec)| {
+    let each = listeners.iter().enumerate().map(|(index, spec)| {
         let mut plan = ListenerPlan {
             owner,
             namespace: &object.meta.namespace,
@@ -101,7 +101,7 @@ pub(super) fn plans<'a, T>(
             clients: None,
             attached: BTreeSet::new(),
         };
-        let own = object.unserved_in(&format!("listeners[{place}]"));
+        let own = object.unserved_in(&format!("listeners[{index}]"));
         // A field of the whole object concerns each of its listeners.
         if let Some(path) = own.or(elsewhere) {
             plan.refuse(UNSUPPORTED, format!("spec.{path} is not served"));

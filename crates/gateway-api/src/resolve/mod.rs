@@ -29,13 +29,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use legate_routes::WeightedBackend;
 
 use self::attach::Attachment;
-use self::backend::{Found, Site};
+use self::backend::{Collected, RouteContext};
 use self::gateway::GatewayPlan;
 use self::http::Ranked;
 use self::lookup::Lookup;
 use self::policy::Policies;
 use self::route::{Route, Spec};
-use self::tables::{Attached, Place};
+use self::tables::{AttachedRoute, ListenerRoutes};
 use crate::condition::{ACCEPTED, Condition, Problem, RESOLVED};
 use crate::object::Key;
 use crate::outcome::{Outcome, ParentVerdict, RouteId, RouteVerdict};
@@ -76,7 +76,7 @@ pub fn resolve(world: &World) -> Outcome {
         let services = here.iter().flat_map(|one| one.services.iter().cloned());
         users.push((key.clone(), services.collect()));
         if gateway.is_served() {
-            let (served, full) = serve::served(gateway, places(gateway, &here));
+            let (served, full) = serve::served(gateway, listener_routes(gateway, &here));
             crowded.extend(full.into_iter().map(|listener| (at, listener)));
             outcome.served.insert(key, served);
         }
@@ -116,9 +116,9 @@ fn gateways<'a>(
     own.collect()
 }
 
-/// What was made of a route.
-struct Made<'a> {
-    found: Found,
+/// A route with what it leads to.
+struct ResolvedRoute<'a> {
+    collected: Collected,
     /// At each listener to which it is attached, once.
     at: Vec<AtListener<'a>>,
 }
@@ -127,7 +127,7 @@ struct AtListener<'a> {
     gateway: usize,
     listener: usize,
     services: BTreeSet<Key>,
-    attached: Attached<'a>,
+    attached: AttachedRoute<'a>,
 }
 
 fn make<'a>(
@@ -135,14 +135,14 @@ fn make<'a>(
     policies: &Policies<'_>,
     gateways: &[GatewayPlan<'_>],
     (route, attached): (&'a Route<'a>, &[Attachment<'_>]),
-) -> Made<'a> {
-    let mut places = BTreeSet::new();
+) -> ResolvedRoute<'a> {
+    let mut indexes = BTreeSet::new();
     for attachment in attached {
         for listener in attachment.listeners.iter().flatten() {
-            places.insert((attachment.gateway, *listener));
+            indexes.insert((attachment.gateway, *listener));
         }
     }
-    let site = |port, protocol, presented| Site {
+    let context = |port, protocol, presented| RouteContext {
         lookup,
         policies,
         route,
@@ -150,19 +150,19 @@ fn make<'a>(
         protocol,
         presented,
     };
-    let mut found = Found::default();
+    let mut collected = Collected::default();
     let mut at = Vec::new();
-    for (gateway, listener) in places {
+    for (gateway, listener) in indexes {
         let plan = &gateways[gateway];
         let own = &plan.listeners[listener];
-        let site = site(own.spec.port, own.protocol, plan.presented.as_ref());
-        found = Found::default();
-        let (rules, connections) = rules(&site, &mut found);
+        let context = context(own.spec.port, own.protocol, plan.presented.as_ref());
+        collected = Collected::default();
+        let (rules, connections) = rules(&context, &mut collected);
         at.push(AtListener {
             gateway,
             listener,
-            services: found.services.clone(),
-            attached: Attached {
+            services: collected.services.clone(),
+            attached: AttachedRoute {
                 route,
                 rules,
                 connections,
@@ -171,18 +171,21 @@ fn make<'a>(
     }
     if at.is_empty() {
         // Its references get a verdict even if it is attached nowhere.
-        rules(&site(80, None, None), &mut found);
+        rules(&context(80, None, None), &mut collected);
     }
-    Made { found, at }
+    ResolvedRoute { collected, at }
 }
 
 /// The rules of a route, or where its connections go.
-fn rules(site: &Site<'_>, found: &mut Found) -> (Vec<Ranked>, Vec<WeightedBackend>) {
-    match site.route.spec {
-        Spec::Http(object) => (http::http(site, object, found), Vec::new()),
-        Spec::Grpc(object) => (http::grpc(site, object, found), Vec::new()),
+fn rules(
+    context: &RouteContext<'_>,
+    collected: &mut Collected,
+) -> (Vec<Ranked>, Vec<WeightedBackend>) {
+    match context.route.spec {
+        Spec::Http(object) => (http::http(context, object, collected), Vec::new()),
+        Spec::Grpc(object) => (http::grpc(context, object, collected), Vec::new()),
         Spec::Plain(rules, paths) => {
-            let connections = plain::connections(site, (rules, paths), found);
+            let connections = plain::connections(context, (rules, paths), collected);
             (Vec::new(), connections)
         }
     }
@@ -193,10 +196,10 @@ fn count(
     gateways: &mut [GatewayPlan<'_>],
     routes: &[Route<'_>],
     attached: &[Vec<Attachment<'_>>],
-    made: &[Made<'_>],
+    made: &[ResolvedRoute<'_>],
 ) {
     for ((route, attached), made) in routes.iter().zip(attached).zip(made) {
-        if !made.found.findings.is_served {
+        if !made.collected.report.is_served {
             continue;
         }
         for attachment in attached {
@@ -217,7 +220,7 @@ const TOO_MANY: &str = "the listener has too many rules: requests for a host are
 fn verdicts_of_routes(
     routes: &[Route<'_>],
     attached: &[Vec<Attachment<'_>>],
-    (made, crowded): (&[Made<'_>], &BTreeSet<(usize, usize)>),
+    (made, crowded): (&[ResolvedRoute<'_>], &BTreeSet<(usize, usize)>),
 ) -> BTreeMap<RouteId, RouteVerdict> {
     const UNSUPPORTED: &str = "UnsupportedValue";
     let mut verdicts = BTreeMap::new();
@@ -225,18 +228,18 @@ fn verdicts_of_routes(
         if attached.is_empty() {
             continue;
         }
-        let findings = &made.found.findings;
-        let unserved = (!findings.unserved.is_empty())
-            .then(|| Problem::new(UNSUPPORTED, findings.unserved.join("; ")));
+        let report = &made.collected.report;
+        let unserved = (!report.unserved.is_empty())
+            .then(|| Problem::new(UNSUPPORTED, report.unserved.join("; ")));
         let parents = attached.iter().map(|attachment| {
             let refused = attachment.listeners.as_ref().err();
-            let nothing = unserved.as_ref().filter(|_| !findings.is_served);
+            let nothing = unserved.as_ref().filter(|_| !report.is_served);
             let problem = refused.or(nothing);
             let mut conditions = vec![
                 Condition::unless(ACCEPTED, ACCEPTED, problem),
-                Condition::unless(RESOLVED, RESOLVED, findings.unresolved.as_ref()),
+                Condition::unless(RESOLVED, RESOLVED, report.unresolved.as_ref()),
             ];
-            if let Some(part) = unserved.as_ref().filter(|_| findings.is_served) {
+            if let Some(part) = unserved.as_ref().filter(|_| report.is_served) {
                 let partially = Condition::holds("PartiallyInvalid", part.reason);
                 conditions.push(partially.saying(&part.message));
             }
@@ -265,18 +268,21 @@ fn verdicts_of_routes(
 }
 
 /// The listeners of a gateway without conflicts, with their routes if they are served.
-fn places<'a>(gateway: &'a GatewayPlan<'a>, here: &[&AtListener<'a>]) -> Vec<Place<'a>> {
+fn listener_routes<'a>(
+    gateway: &'a GatewayPlan<'a>,
+    here: &[&AtListener<'a>],
+) -> Vec<ListenerRoutes<'a>> {
     let listeners = gateway.listeners.iter().enumerate();
     let distinct = listeners.filter(|(_, one)| one.conflict.is_none() && one.protocol.is_some());
     let distinct = distinct.filter(|(_, one)| one.has_host());
-    let places = distinct.map(|(place, listener)| {
-        let attached = here.iter().filter(|one| one.listener == place);
+    let routes = distinct.map(|(index, listener)| {
+        let attached = here.iter().filter(|one| one.listener == index);
         let attached = attached.filter(|_| listener.is_served());
-        Place {
-            at: place,
+        ListenerRoutes {
+            at: index,
             listener,
             attached: attached.map(|one| one.attached.clone()).collect(),
         }
     });
-    places.collect()
+    routes.collect()
 }

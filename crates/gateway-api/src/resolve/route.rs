@@ -39,8 +39,8 @@ pub(super) struct RulePaths<'a>(&'a [String]);
 
 impl<'a> RulePaths<'a> {
     /// The first such field of a rule.
-    pub(super) fn of_rule(self, place: usize) -> Option<&'a str> {
-        let prefix = format!("rules[{place}]");
+    pub(super) fn of_rule(self, index: usize) -> Option<&'a str> {
+        let prefix = format!("rules[{index}]");
         let mut paths = self.0.iter();
         let found = paths.find(|path| path.starts_with(&prefix));
         found.map(String::as_str)
@@ -139,7 +139,7 @@ pub(super) fn specificity(host: &str) -> (bool, usize) {
 
 /// What is said of a route apart from where it is attached.
 #[derive(Default)]
-pub(super) struct Findings {
+pub(super) struct RouteReport {
     /// Why not all that it refers to can be used.
     pub(super) unresolved: Option<Problem>,
     /// What of its rules is not served, one for each.
@@ -148,7 +148,7 @@ pub(super) struct Findings {
     pub(super) is_served: bool,
 }
 
-impl Findings {
+impl RouteReport {
     pub(super) fn unresolved(&mut self, problem: Problem) {
         if self.unresolved.is_none() {
             self.unresolved = Some(problem);

@@ -8,26 +8,29 @@ use legate_routes::{Certificate, Chain, Content, Datagrams, HostPorts, Listener,
 use super::backend::secret;
 use super::gateway::GatewayPlan;
 use super::listener::ListenerPlan;
-use super::tables::{self, Place};
+use super::tables::{self, ListenerRoutes};
 use crate::kind::Protocol;
 use crate::outcome::{InfrastructurePlan, Served};
 
 /// What a gateway serves, from all its listeners without conflicts, and the indexes of listeners with
 /// too many rules.
-pub(super) fn served(gateway: &GatewayPlan<'_>, places: Vec<Place<'_>>) -> (Served, Vec<usize>) {
+pub(super) fn served(
+    gateway: &GatewayPlan<'_>,
+    all: Vec<ListenerRoutes<'_>>,
+) -> (Served, Vec<usize>) {
     let mut crowded = Vec::new();
     let mut by_port = BTreeMap::<_, Vec<_>>::new();
-    for place in places {
-        let is_udp = place.listener.protocol == Some(Protocol::Udp);
-        let here = by_port.entry((place.listener.spec.port, is_udp));
-        here.or_default().push(place);
+    for routes in all {
+        let is_udp = routes.listener.protocol == Some(Protocol::Udp);
+        let here = by_port.entry((routes.listener.spec.port, is_udp));
+        here.or_default().push(routes);
     }
     let mut served = Served {
         infrastructure: infrastructure(gateway),
         ..Served::default()
     };
     for ((port, is_udp), here) in by_port {
-        if !here.iter().any(|place| place.listener.is_served()) {
+        if !here.iter().any(|routes| routes.listener.is_served()) {
             continue;
         }
         served.infrastructure.ports.push((port, is_udp));
@@ -56,19 +59,19 @@ fn infrastructure(gateway: &GatewayPlan<'_>) -> InfrastructurePlan {
 }
 
 /// Where the connections of a listener go without server names: to the oldest route's backends.
-fn oldest(place: &Place<'_>) -> Vec<legate_routes::WeightedBackend> {
-    let oldest = place.attached.first();
+fn oldest(routes: &ListenerRoutes<'_>) -> Vec<legate_routes::WeightedBackend> {
+    let oldest = routes.attached.first();
     oldest.map_or_else(Vec::new, |route| route.connections.clone())
 }
 
-fn listener(port: u16, here: &[Place<'_>], crowded: &mut Vec<usize>) -> Listener {
+fn listener(port: u16, here: &[ListenerRoutes<'_>], crowded: &mut Vec<usize>) -> Listener {
     let protocol = here[0].listener.protocol;
     let content = match protocol {
         Some(Protocol::Http) => {
             let mut hosts = Vec::new();
-            for place in here {
-                let made = tables::hosts(place, here);
-                crowded.extend(made.is_crowded.then_some(place.at));
+            for routes in here {
+                let made = tables::hosts(routes, here);
+                crowded.extend(made.is_crowded.then_some(routes.at));
                 hosts.extend(made.hosts);
             }
             hosts.sort_by(|a, b| a.domains.cmp(&b.domains));
@@ -92,7 +95,7 @@ fn listener(port: u16, here: &[Place<'_>], crowded: &mut Vec<usize>) -> Listener
 }
 
 /// A port on which connections are chosen by server name.
-fn by_name(port: u16, here: &[Place<'_>], crowded: &mut Vec<usize>) -> Listener {
+fn by_name(port: u16, here: &[ListenerRoutes<'_>], crowded: &mut Vec<usize>) -> Listener {
     let mut port = Listener {
         port,
         chains: Vec::new(),
@@ -100,8 +103,8 @@ fn by_name(port: u16, here: &[Place<'_>], crowded: &mut Vec<usize>) -> Listener 
         host_ports: HostPorts::Any,
     };
     let mut closed = BTreeSet::new();
-    for place in here {
-        let own = place.listener;
+    for routes in here {
+        let own = routes.listener;
         let tls = match own.is_served() {
             true => tls(own),
             // Its names are not for others: a listener that verifies no clients could have them.
@@ -111,13 +114,13 @@ fn by_name(port: u16, here: &[Place<'_>], crowded: &mut Vec<usize>) -> Listener 
             }
         };
         if own.protocol == Some(Protocol::Https) {
-            let made = tables::hosts_by_name(place, here);
-            crowded.extend(made.is_crowded.then_some(place.at));
+            let made = tables::hosts_by_name(routes, here);
+            crowded.extend(made.is_crowded.then_some(routes.at));
             let content = Content::Http(made.hosts);
             add(&mut port, vec![own.host.clone()], tls, content);
             continue;
         }
-        for (name, backends) in tables::server_names(place, here) {
+        for (name, backends) in tables::server_names(routes, here) {
             if backends.is_empty() {
                 closed.insert(name);
             } else {

@@ -18,25 +18,25 @@ use crate::kind::Protocol;
 /// The answer to a request that belongs to another connection.
 const MISDIRECTED: u16 = 421;
 
-/// A route at a listener, with what was made of it.
+/// A route at a listener, with its rules.
 #[derive(Clone)]
-pub(super) struct Attached<'a> {
+pub(super) struct AttachedRoute<'a> {
     pub(super) route: &'a Route<'a>,
     pub(super) rules: Vec<Ranked>,
     pub(super) connections: Vec<WeightedBackend>,
 }
 
 /// A listener with its routes, the oldest first.
-pub(super) struct Place<'a> {
-    /// Its place among those of the gateway.
+pub(super) struct ListenerRoutes<'a> {
+    /// Its index among those of the gateway.
     pub(super) at: usize,
     pub(super) listener: &'a ListenerPlan<'a>,
     /// None if the listener is not served.
-    pub(super) attached: Vec<Attached<'a>>,
+    pub(super) attached: Vec<AttachedRoute<'a>>,
 }
 
 /// Whether a listener owns a host among those of its port.
-fn owns(own: &ListenerPlan<'_>, all: &[Place<'_>], host: &str) -> bool {
+fn owns(own: &ListenerPlan<'_>, all: &[ListenerRoutes<'_>], host: &str) -> bool {
     let covering = all.iter().filter(|one| covers(&one.listener.host, host));
     let best = covering.max_by_key(|one| specificity(&one.listener.host));
     best.is_some_and(|best| std::ptr::eq(best.listener, own))
@@ -55,11 +55,11 @@ pub(super) struct Hosts {
 
 /// The hosts of a listener for requests. `all`: those whose hosts are distinct from its own. Hosts
 /// with the same rules are together.
-pub(super) fn hosts(place: &Place<'_>, all: &[Place<'_>]) -> Hosts {
-    let own = place.listener;
+pub(super) fn hosts(here: &ListenerRoutes<'_>, all: &[ListenerRoutes<'_>]) -> Hosts {
+    let own = here.listener;
     let mut domains = BTreeMap::from([(own.host.clone(), Vec::new())]);
     let mut by_host = BTreeMap::<&str, Vec<usize>>::new();
-    for (at, attached) in place.attached.iter().enumerate() {
+    for (at, attached) in here.attached.iter().enumerate() {
         for host in attached.route.hosts_at(&own.host) {
             if owns(own, all, &host) {
                 domains.entry(host).or_default().push(at);
@@ -73,7 +73,7 @@ pub(super) fn hosts(place: &Place<'_>, all: &[Place<'_>]) -> Hosts {
     let rules = |routes: &[(usize, usize)]| {
         let routes = routes.iter().map(|(_, route)| *route);
         routes
-            .map(|route| place.attached[route].rules.len())
+            .map(|route| here.attached[route].rules.len())
             .sum::<usize>()
     };
     let count: usize = domains.keys().map(|domain| rules(&repeated(domain))).sum();
@@ -84,7 +84,7 @@ pub(super) fn hosts(place: &Place<'_>, all: &[Place<'_>]) -> Hosts {
             true => routes.into_iter().map(|route| (0, route)).collect(),
             false => repeated(&domain),
         };
-        let rules = in_order(&routes, &place.attached);
+        let rules = in_order(&routes, &here.attached);
         by_rules.entry(rules).or_default().push(domain);
     }
     let hosts = by_rules.into_iter().map(|(rules, domains)| {
@@ -92,7 +92,7 @@ pub(super) fn hosts(place: &Place<'_>, all: &[Place<'_>]) -> Hosts {
         VirtualHost {
             domains,
             rules: rules
-                .map(|(route, rule)| place.attached[route].rules[rule].rule.clone())
+                .map(|(route, rule)| here.attached[route].rules[rule].rule.clone())
                 .collect(),
             otherwise: NOT_FOUND,
         }
@@ -126,11 +126,11 @@ fn covering(domain: &str, by_host: &BTreeMap<&str, Vec<usize>>) -> Vec<(usize, u
 
 /// The rules of these routes in the order in which they are tried: those of the route with the
 /// nearer host first. Requests that none of its rules matches are for the routes with the next one.
-/// Each is named by the places of its route and of itself.
-fn in_order(routes: &[(usize, usize)], attached: &[Attached<'_>]) -> Vec<(usize, usize)> {
+/// Each is named by the indexes of its route and of itself.
+fn in_order(routes: &[(usize, usize)], attached: &[AttachedRoute<'_>]) -> Vec<(usize, usize)> {
     let rules = routes.iter().flat_map(|(distance, route)| {
         let rules = attached[*route].rules.iter().enumerate();
-        rules.map(|(place, rule)| (*distance, Reverse(rule.rank), (*route, place)))
+        rules.map(|(index, rule)| (*distance, Reverse(rule.rank), (*route, index)))
     });
     let mut rules: Vec<_> = rules.collect();
     // Among equals, the rules of older routes come first, and those of a route in their order.
@@ -141,12 +141,12 @@ fn in_order(routes: &[(usize, usize)], attached: &[Attached<'_>]) -> Vec<(usize,
 /// The hosts of a listener whose connections are chosen by server name. A client may send requests
 /// for another listener's host on them, which are answered with 421: it shall open another
 /// connection.
-pub(super) fn hosts_by_name(place: &Place<'_>, all: &[Place<'_>]) -> Hosts {
-    let mut made = hosts(place, all);
+pub(super) fn hosts_by_name(here: &ListenerRoutes<'_>, all: &[ListenerRoutes<'_>]) -> Hosts {
+    let mut made = hosts(here, all);
     let hosts = &mut made.hosts;
     let others = all.iter().map(|one| one.listener);
     let others = others.filter(|other| {
-        other.protocol == Some(Protocol::Https) && !std::ptr::eq(*other, place.listener)
+        other.protocol == Some(Protocol::Https) && !std::ptr::eq(*other, here.listener)
     });
     let mut domains: Vec<_> = others.map(|other| other.host.clone()).collect();
     domains.sort();
@@ -164,12 +164,12 @@ pub(super) fn hosts_by_name(place: &Place<'_>, all: &[Place<'_>]) -> Hosts {
 /// The server names of a listener for connections, each with where they go: to the backends of the
 /// oldest route that has the name. Those of the listener that no route has are closed.
 pub(super) fn server_names(
-    place: &Place<'_>,
-    all: &[Place<'_>],
+    here: &ListenerRoutes<'_>,
+    all: &[ListenerRoutes<'_>],
 ) -> BTreeMap<String, Vec<WeightedBackend>> {
-    let own = place.listener;
+    let own = here.listener;
     let mut names = BTreeMap::<String, Vec<WeightedBackend>>::new();
-    for attached in &place.attached {
+    for attached in &here.attached {
         for name in attached.route.hosts_at(&own.host) {
             if owns(own, all, &name) {
                 names
