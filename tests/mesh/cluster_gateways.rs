@@ -7,7 +7,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use http::{Method, StatusCode};
 use legate_tests::{Mesh, MeshOptions, Sidecar, client, eventually};
+use nix::sys::signal::{Signal, kill};
 use serde_json::{Value, json};
+use tokio::net::TcpListener;
 use tokio_rustls::rustls::pki_types::CertificateDer;
 use tokio_rustls::rustls::pki_types::pem::PemObject;
 
@@ -133,6 +135,68 @@ async fn endpoints_and_certificates_change_without_a_failed_request() {
     put(&mesh, "", json!({"Listeners": []})).await;
     let closed = || async move { instance(plain).await.is_err() };
     eventually("the ports are closed", closed, |closed| *closed).await;
+    assert!(envoy.stop().await.success(), "{}", envoy.log());
+    mesh.stop().await;
+}
+
+/// The status of the gateway.
+async fn status(mesh: &Mesh) -> Value {
+    let text = mesh
+        .api(Method::GET, &format!("{GATEWAY}/status"), None)
+        .await;
+    serde_json::from_str(&text).expect("JSON")
+}
+
+fn body(listeners: &[Value], generation: i64) -> Value {
+    json!({"Listeners": listeners, "Generations": {"": generation, "shop/more": 7}})
+}
+
+fn acknowledged(generation: i64) -> Value {
+    json!({"": generation, "shop/more": 7})
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_generation_is_acknowledged_once_envoy_has_all_of_it() {
+    let mut mesh = Mesh::start(MeshOptions::default()).await;
+    let plain = listener(HTTP, &json!("None"));
+    put(&mesh, "", body(std::slice::from_ref(&plain), 1)).await;
+    assert_eq!(status(&mesh).await["Acknowledged"], json!({}));
+    let mut envoy = mesh.add_gateway("api-gateway", "edge", json!({})).await;
+    let is = |expected: Value| move |found: &Value| *found == expected;
+    let all = |generation| json!({"Acknowledged": acknowledged(generation), "Rejected": {}});
+    eventually("it is acknowledged", || status(&mesh), is(all(1))).await;
+    put(&mesh, "", body(std::slice::from_ref(&plain), 2)).await;
+    eventually("nothing has to be sent", || status(&mesh), is(all(2))).await;
+
+    kill(envoy.envoy(), Signal::SIGSTOP).expect("it stops");
+    let more = listener(HTTP + 1, &json!("None"));
+    put(&mesh, "", body(&[plain.clone(), more.clone()], 3)).await;
+    let sent = || async {
+        let path = "/v1/internal/legate/proxies";
+        let proxies = mesh.api(Method::GET, path, None).await;
+        serde_json::from_str::<Value>(&proxies).expect("JSON")[0]["InSync"].take()
+    };
+    eventually("it was sent", sent, is(json!(false))).await;
+    assert_eq!(status(&mesh).await, all(2));
+    kill(envoy.envoy(), Signal::SIGCONT).expect("it goes on");
+    eventually("it is acknowledged", || status(&mesh), is(all(3))).await;
+    let found = instance((envoy.address, HTTP + 1).into()).await;
+    assert!(found.is_err_and(|error| error.starts_with("503")));
+
+    let taken = TcpListener::bind((envoy.address, HTTP + 2)).await;
+    let taken = taken.expect("the port is free");
+    let other = listener(HTTP + 2, &json!("None"));
+    put(&mesh, "", body(&[plain.clone(), more, other], 4)).await;
+    let has_reason = |found: &Value| {
+        let rejected = found["Rejected"].as_object().expect("a map");
+        let reason = rejected["8002"].as_str().unwrap_or_default();
+        found["Acknowledged"] == acknowledged(3) && reason.contains("Address already in use")
+    };
+    let is_rejected = |found: &Value| found["Rejected"] != json!({}) && has_reason(found);
+    eventually("a port is rejected", || status(&mesh), is_rejected).await;
+    put(&mesh, "", body(&[plain], 5)).await;
+    eventually("it is acknowledged", || status(&mesh), is(all(5))).await;
+    drop(taken);
     assert!(envoy.stop().await.success(), "{}", envoy.log());
     mesh.stop().await;
 }

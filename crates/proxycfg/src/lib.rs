@@ -54,6 +54,8 @@ pub use kinds::{
 };
 /// Part of snapshots; exported here so that later stages need not depend on the CA.
 pub use legate_ca::{Leaf, LeafHolder, LeafId};
+/// Part of snapshots, as above.
+pub use legate_store::Generations;
 pub use manager::{Manager, Preview};
 pub use merge::merge_central_config;
 pub use queries::JwtProviders;

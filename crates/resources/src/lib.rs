@@ -52,5 +52,5 @@ pub use encode::EncodedResource;
 pub use error::{Failure, GenerateError};
 pub use extension::check as check_extension;
 pub use generate::{Generator, Work};
-pub use names::{LEAF, ROOTS};
+pub use names::{LEAF, ROOTS, gateway_port};
 pub use set::{ByName, ResourceSet};

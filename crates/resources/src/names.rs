@@ -3,6 +3,8 @@
 use legate_model::{Destination, ServiceName, Tenancy, Upstream, UpstreamId, UpstreamType, sni};
 use legate_proxycfg::Proxy;
 
+use crate::resource_type::Type;
+
 /// The secret with the proxy's own certificate and key.
 pub const LEAF: &str = "leaf";
 
@@ -173,6 +175,18 @@ pub(crate) fn service_filter(proxy: &Proxy, service: &ServiceName) -> String {
     let ServiceName { tenancy, name } = service;
     let (namespace, partition) = (&tenancy.namespace, &tenancy.partition);
     format!("{name}.{namespace}.{partition}.{}", proxy.datacenter)
+}
+
+/// The port of an API gateway that a resource of this type and name is for, as in `443`; `None` for
+/// what is not of one port. The names of listeners end with their address, and those of routes begin
+/// with their port.
+pub fn gateway_port<'a>(type_url: &str, name: &'a str) -> Option<&'a str> {
+    let port = match Type::from_url(type_url)? {
+        Type::Listener => name.rsplit(':').next(),
+        Type::Routes => name.split('/').next(),
+        Type::Cluster | Type::Endpoints | Type::Secret => None,
+    };
+    port.filter(|port| port.parse::<u16>().is_ok())
 }
 
 /// The name of an upstream in statistics: `<service>.<namespace>.<partition>.<datacenter>`, or the

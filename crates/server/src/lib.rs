@@ -11,7 +11,8 @@
 //! 3. `own_node`, `distance`, `prepared`, `entries`, `registration`: reads and writes as functions
 //!    of a state, shared by all APIs.
 //! 4. `audit`, `certificate`, `rates`, `telemetry`, `dns`: services that run next to the store. `seed`: rows
-//!    written at startup. `agent`: the server in its role as agent of its node.
+//!    written at startup. `gateway_reports`: what proxies say about gateways. `agent`: the server in its role as
+//!    agent of its node.
 //!    `rehearsal`: whether settings could start a server.
 //! 5. `handles`: shared handles to all of the above.
 //! 6. `grpc` and `http`: the APIs. In `http`, the route table imports the endpoints, never the reverse.
@@ -26,6 +27,7 @@ mod config;
 mod distance;
 mod dns;
 mod entries;
+mod gateway_reports;
 mod grpc;
 mod handles;
 mod http;

@@ -29,7 +29,7 @@ use crate::net::{self, ConnectionLimits};
 use crate::problems::Problems;
 use crate::rates::Rates;
 use crate::start_error::StartError;
-use crate::{dns, grpc, http, seed, sessions, telemetry, tenants};
+use crate::{dns, gateway_reports, grpc, http, seed, sessions, telemetry, tenants};
 
 /// Paths of a certificate chain and its private key.
 type FilePair = (PathBuf, PathBuf);
@@ -213,6 +213,9 @@ impl Server {
         self.scope.spawn("expired sessions", overdue);
         let deleted = tenants::remove_deleted(self.store.clone(), stop.clone());
         self.scope.spawn("deleted tenants", deleted);
+        let reports =
+            gateway_reports::note(self.store.clone(), handles.proxies.clone(), stop.clone());
+        self.scope.spawn("reports of gateways", reports);
         let sockets = listening.http_sockets;
         if !listening.http.is_empty() || !sockets.is_empty() || https.is_some() {
             let listeners = http::Listeners {

@@ -4,13 +4,14 @@
 //! and for each secret. So the endpoints of a rollout and a renewed certificate change no other row.
 //! Rows belong to one gateway: what it does not lead to is removed in the same transaction.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use legate_model::{Invalid, Secret};
 use legate_routes::{Endpoint, Listener, ServicePort, Transport};
 use serde::{Deserialize, Serialize};
 
+use crate::gateway_status::Generations;
 use crate::read::ReadTxn;
 use crate::write::WriteTxn;
 
@@ -23,6 +24,8 @@ pub const MAX_ENDPOINTS: usize = 5_000;
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct GatewayRow {
     pub(crate) name: String,
+    #[serde(default)]
+    pub(crate) generations: Arc<Generations>,
     pub(crate) modify_index: u64,
 }
 
@@ -89,6 +92,8 @@ pub struct GatewayContent {
     pub endpoints: Vec<(ServicePort, Vec<Endpoint>)>,
     /// Secrets that the listeners name.
     pub secrets: Vec<Arc<GatewaySecret>>,
+    /// The generations of the objects that this was made from.
+    pub generations: BTreeMap<String, i64>,
 }
 
 /// Why something of a gateway is not written.
@@ -157,10 +162,7 @@ impl WriteTxn {
         content: &GatewayContent,
     ) -> Result<(), GatewayProblem> {
         let modify_index = self.index();
-        if !self.read().is_gateway(gateway) {
-            let name = gateway.to_owned();
-            self.put(GatewayRow { name, modify_index });
-        }
+        self.put_generations(gateway, &content.generations);
         let before = self.read().gateway_listeners(gateway);
         for listener in &before {
             let mut now = content.listeners.iter();
@@ -249,6 +251,7 @@ impl WriteTxn {
             self.remove_listener(gateway, listener.port);
         }
         self.remove_unused(gateway, &[]);
+        self.remove_gateway_status(gateway);
         self.remove::<GatewayRow>(&[gateway]);
     }
 

@@ -105,6 +105,8 @@ tables! {
     GatewayEndpoints = 33, Namespace;
     /// Gateway name, secret name.
     GatewaySecrets = 34, Namespace;
+    /// Gateway name.
+    GatewayStatuses = 35, Namespace;
 
     // Indexes, which are derived from rows and not stored.
     /// Node id.

@@ -18,6 +18,7 @@ use legate_routes::Transport;
 use serde::{Deserialize, Serialize};
 
 use crate::ca_state::CaState;
+use crate::gateway_status::GatewayStatusRow;
 use crate::gateways::{
     GatewayEndpointsRow, GatewayListenerRow, GatewayRow, GatewaySecretRow, port_name,
 };
@@ -232,6 +233,7 @@ rows! {
     ];
     GatewaySecrets: GatewaySecretRow = |row| [&row.gateway, &row.secret.name],
         secret = "private keys";
+    GatewayStatuses: GatewayStatusRow = |row| [&row.gateway];
     Namespaces: Namespace = |row| [row.name.as_str()];
     Partitions: Partition = |row| [row.name.as_str()];
 }

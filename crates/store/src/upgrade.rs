@@ -10,6 +10,7 @@
 //! | 6 | keys and values, sessions, lock delays, coordinates of nodes, more kinds of config entries, the autopilot configuration, peerings; older rows have none, and services of older rows count as registered over the API, not by an agent's files; a server that starts makes the first configuration of the CA |
 //! | 7 | namespaces and partitions; older rows are of the default ones |
 //! | 8 | what gateways of clusters serve; older rows have none |
+//! | 9 | what the proxies of these gateways have acknowledged; older rows name no generations |
 
 use crate::state::{Changes, State};
 use crate::write::WriteTxn;

@@ -9,7 +9,8 @@
 //! - [`Session`] is the protocol without any IO: events in, responses out.
 //! - `configuration` generates the resources of a stream's proxy from each snapshot, reusing those
 //!   of the previous one.
-//! - [`Proxies`] is the status of connected proxies.
+//! - [`Proxies`] is the status of connected proxies. `gateway` tells what those of gateways have
+//!   acknowledged completely.
 //! - [`XdsService`] is the only asynchronous module: it connects a gRPC stream, a watch of snapshots
 //!   and a session. `grpc` is its gRPC layer.
 //!
@@ -18,6 +19,7 @@
 
 mod certificates;
 mod configuration;
+mod gateway;
 mod grpc;
 mod node;
 mod resource_type;
@@ -25,6 +27,7 @@ mod service;
 mod session;
 mod status;
 
+pub use gateway::GatewayOutcome;
 pub use grpc::XdsServer;
 pub use resource_type::ResourceType;
 pub use service::{StreamAuthorizer, XdsConfig, XdsService};

@@ -338,6 +338,7 @@ where
         self.outbox.extend(self.session.poll());
         if let Some(status) = &self.status {
             status.progress(&self.session);
+            status.outcome(&self.session);
         }
         Ok(())
     }

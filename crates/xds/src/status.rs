@@ -12,8 +12,10 @@ use legate_model::Tenancy;
 use legate_proxycfg::{ProxyId, Snapshot};
 use legate_resources::ResourceSet;
 use legate_runtime::Clock;
+use tokio::sync::Notify;
 
 use crate::ResourceType;
+use crate::gateway::{self, GatewayOutcome};
 use crate::session::{Nack, Progress, Session};
 
 /// Maximum number of names stored for a rejected response.
@@ -62,6 +64,9 @@ pub struct ProxyStatus {
     pub types: [TypeStatus; ResourceType::ALL.len()],
     /// The snapshot and its resources; `None` before the first one.
     pub configuration: Option<(Arc<Snapshot>, Arc<ResourceSet>)>,
+    /// For a proxy of a gateway of a cluster what it has made of its configuration; `None` before
+    /// that is known.
+    pub gateway: Option<GatewayOutcome>,
 }
 
 impl ProxyStatus {
@@ -89,6 +94,8 @@ impl ProxyStatus {
 pub struct Proxies {
     clock: Clock,
     list: Arc<Mutex<List>>,
+    /// The outcome of a gateway is another.
+    outcomes: Arc<Notify>,
 }
 
 #[derive(Debug, Default)]
@@ -109,7 +116,29 @@ impl Proxies {
         Self {
             clock,
             list: Arc::default(),
+            outcomes: Arc::default(),
         }
+    }
+
+    /// Waits until the [`ProxyStatus::gateway`] of a proxy is another than at the last call. For one
+    /// caller. Cancel safe.
+    pub async fn outcome_changed(&self) {
+        self.outcomes.notified().await;
+    }
+
+    /// The outcomes of the proxies of gateways, with their services. If a proxy has several streams,
+    /// that of the newest.
+    pub fn outcomes(&self) -> Vec<(ProxyId, String, GatewayOutcome)> {
+        let mut all = BTreeMap::new();
+        self.visit(|status| {
+            if let (Some((snapshot, _)), Some(outcome)) = (&status.configuration, &status.gateway) {
+                let service = snapshot.proxy.instance.service.clone();
+                all.insert(status.proxy.clone(), (service, outcome.clone()));
+            }
+        });
+        let all = all.into_iter();
+        all.map(|(proxy, (service, outcome))| (proxy, service, outcome))
+            .collect()
     }
 
     /// All proxies, ordered by node and id. If a proxy has several streams, the newest.
@@ -166,6 +195,7 @@ impl Proxies {
             connected: now,
             types: std::array::from_fn(|_| kind.clone()),
             configuration: None,
+            gateway: None,
         }));
         let mut list = lock(&self.list);
         list.opened += 1;
@@ -216,6 +246,19 @@ impl Connected {
     pub(crate) fn configured(&self, snapshot: &Arc<Snapshot>, resources: &Arc<ResourceSet>) {
         let configuration = (Arc::clone(snapshot), Arc::clone(resources));
         lock(&self.status).configuration = Some(configuration);
+    }
+
+    /// Records what a proxy of a gateway has made of its configuration.
+    pub(crate) fn outcome(&self, session: &Session) {
+        let mut status = lock(&self.status);
+        let Some((snapshot, resources)) = &status.configuration else {
+            return;
+        };
+        let before = status.gateway.as_ref();
+        if let Some(outcome) = gateway::outcome((snapshot, resources), session, before) {
+            status.gateway = Some(outcome);
+            self.proxies.outcomes.notify_one();
+        }
     }
 
     /// Records a rejection.

@@ -6,7 +6,7 @@ use std::sync::{Arc, LazyLock};
 use legate_ca::{Leaf, LeafHolder, LeafId};
 use legate_model::{ConfigKind, ServiceInstance, ServiceName};
 use legate_routes::{Backend, Endpoint};
-use legate_store::Kept;
+use legate_store::{Generations, Kept};
 
 use super::Reading;
 use super::kept_list::KeptList;
@@ -34,6 +34,8 @@ values! {
         pub upstreams: Vec<UpstreamSnapshot>,
         /// What is outside of the mesh and the routes lead to, in the order of `served.backends`.
         pub backends: Vec<BackendSnapshot>,
+        /// The generations of the objects that this was made from, for a gateway of a cluster.
+        pub generations: Option<Arc<Generations>>,
         /// Whether an `api-gateway` config entry has the name of a gateway of a cluster: it is not
         /// served.
         pub hides_entry: bool,
@@ -63,6 +65,12 @@ impl Shared for Backend {
     }
 }
 
+impl Shared for Generations {
+    fn is_same(a: &Arc<Self>, b: &Arc<Self>, _: Compare) -> bool {
+        a == b
+    }
+}
+
 impl Element for BackendSnapshot {
     fn is_counterpart(&self, earlier: &Self) -> bool {
         self.backend == earlier.backend
@@ -74,10 +82,18 @@ pub(super) fn check(_: &ProxyId, _: &ServiceInstance) -> Result<(), WatchError> 
     Ok(())
 }
 
+/// What is served, its providers of tokens, the generations, and whether an entry is hidden.
+type Served = (
+    Arc<Compiled>,
+    Arc<JwtProviders>,
+    Option<Arc<Generations>>,
+    bool,
+);
+
 /// Values cached from one snapshot of a gateway to the next.
 #[derive(Debug, Default)]
 pub(super) struct Parts {
-    served: Kept<(Arc<Compiled>, Arc<JwtProviders>, bool)>,
+    served: Kept<Served>,
     /// The last value of `served`, which the chains belong to.
     last: Option<Arc<Compiled>>,
     chains: Vec<Kept<Arc<ResolvedChain>>>,
@@ -93,12 +109,13 @@ pub(super) fn snapshot(read: &mut Reading<'_, '_>, parts: &mut Parts) -> Option<
         dns_names: Arc::default(),
     })?;
     let (local, trust_domain) = (&*config.datacenter, &proxy.trust_domain);
-    let (served, jwt_providers, hides_entry) = read.kept(&mut parts.served, |txn| {
+    let (served, jwt_providers, generations, hides_entry) = read.kept(&mut parts.served, |txn| {
         let served = api::compiled(txn, &gateway, local);
         let providers = api::jwt_providers(txn, &gateway, local);
+        let generations = txn.gateway_generations(&gateway.name);
         let kind = ConfigKind::ApiGateway;
         let hides = served.is_of_cluster && txn.config_entry(kind, &gateway.name).is_some();
-        (served, providers, hides)
+        (served, providers, generations, hides)
     });
     let is_last = |last: &Arc<Compiled>| Arc::ptr_eq(last, &served);
     if !parts.last.as_ref().is_some_and(is_last) {
@@ -128,6 +145,7 @@ pub(super) fn snapshot(read: &mut Reading<'_, '_>, parts: &mut Parts) -> Option<
     Some(ApiGateway {
         leaf,
         backends,
+        generations,
         hides_entry,
         upstreams: upstreams.collect(),
         served,

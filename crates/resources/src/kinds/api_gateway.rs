@@ -402,7 +402,7 @@ impl<'a> Port<'a, '_> {
         (settings, hosts, chains): (&Settings<'_>, &[String], &Chains<'_>),
     ) {
         for host in hosts {
-            let name = || format!("{}:{host}", self.listener());
+            let name = || format!("{}:{host}:{}", self.listener(), self.port.port);
             unit.part(Type::Listener, name, unchanged, |_| {
                 let chains = chains.as_ref().map_err(Clone::clone)?;
                 let bind = self.bind(host)?;
@@ -419,7 +419,7 @@ impl<'a> Port<'a, '_> {
             return;
         }
         for host in hosts {
-            let name = || format!("{HTTP3}:{host}");
+            let name = || format!("{HTTP3}:{host}:{}", self.port.port);
             unit.part(Type::Listener, name, unchanged, |warnings| {
                 let chains = chains.as_ref().map_err(Clone::clone)?;
                 let bind = self.bind(host)?;

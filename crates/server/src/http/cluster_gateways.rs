@@ -1,7 +1,7 @@
 //! `/v1/internal/legate/gateway`: what gateways of Kubernetes clusters serve, written by the operator of the
 //! cluster. Not part of Consul's API. Field names are exact: the only clients are of the same project.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use axum::body::Body;
@@ -12,8 +12,8 @@ use legate_identity::{BadPair, check_pair};
 use legate_model::{Invalid, name};
 use legate_routes::{Endpoint, Listener, MAX_PEM, ServicePort};
 use legate_store::{
-    GatewayContent, GatewayProblem, GatewaySecret, MAX_ENDPOINTS, MAX_LISTENERS, ReadTxn, WriteTxn,
-    Writer,
+    GatewayContent, GatewayProblem, GatewaySecret, GatewayStatus, MAX_ENDPOINTS, MAX_LISTENERS,
+    ReadTxn, WriteTxn, Writer,
 };
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -26,6 +26,12 @@ use crate::api_error::ApiError;
 /// The largest body, which fits in a transaction of etcd with its default settings.
 const LIMIT: usize = 1024 * 1024;
 
+/// The most objects of a gateway with generations: itself and 64 lists of listeners.
+const MAX_GENERATIONS: usize = 65;
+
+/// The most bytes of the name of such an object.
+const MAX_OBJECT: usize = 512;
+
 /// A gateway. Endpoints and secrets that are left out remain as they are.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "PascalCase", deny_unknown_fields)]
@@ -36,6 +42,10 @@ struct Written {
     endpoints: Vec<EndpointsOf>,
     #[serde(default)]
     secrets: Vec<Arc<GatewaySecret>>,
+    /// Of the objects that it was made from, under any names. An object that is created again needs another
+    /// name or a higher generation, to be another one.
+    #[serde(default)]
+    generations: BTreeMap<String, i64>,
 }
 
 /// Endpoints of ports of Services.
@@ -77,6 +87,23 @@ pub(super) async fn get(Path(name): Path<String>, call: Call) -> Result<Response
     }
 }
 
+/// `GET /v1/internal/legate/gateway/:name/status`: what its proxies have made of it.
+pub(super) async fn status(Path(name): Path<String>, call: Call) -> Result<Response, ApiError> {
+    may_read(&call)?;
+    let answer = call.read(|txn| txn.gateway_status(&name)).await?;
+    match answer.value {
+        Some(found) => call.answer(answer.index, &found, false),
+        None => Err(missing(&name)),
+    }
+}
+
+/// `GET /v1/internal/legate/gateways/status`: the same for all, by name.
+pub(super) async fn statuses(call: Call) -> Result<Response, ApiError> {
+    may_read(&call)?;
+    let answer = call.read(all_statuses).await?;
+    call.answer(answer.index, &answer.value, false)
+}
+
 /// `PUT /v1/internal/legate/gateway/:name`
 pub(super) async fn put(
     Path(name): Path<String>,
@@ -92,10 +119,12 @@ pub(super) async fn put(
     check_listeners(&written.listeners)?;
     check_endpoints(&written.endpoints)?;
     check_secrets(&written.secrets)?;
+    check_generations(&written.generations)?;
     let content = GatewayContent {
         listeners: written.listeners,
         endpoints: pairs(written.endpoints),
         secrets: written.secrets,
+        generations: written.generations,
     };
     write(call, &writer, name, move |txn, name| {
         txn.put_gateway(name, &content)
@@ -241,6 +270,14 @@ fn check_secrets(all: &[Arc<GatewaySecret>]) -> Result<(), Invalid> {
     Ok(())
 }
 
+fn check_generations(all: &BTreeMap<String, i64>) -> Result<(), Invalid> {
+    bounded("Generations", all.len(), MAX_GENERATIONS)?;
+    match all.keys().find(|object| object.len() > MAX_OBJECT) {
+        None => Ok(()),
+        Some(long) => bounded("a key of Generations", long.len(), MAX_OBJECT),
+    }
+}
+
 fn bounded(field: &str, count: usize, most: usize) -> Result<(), Invalid> {
     match count > most {
         true => Err(Invalid::new(field, format!("{count} is more than {most}"))),
@@ -254,6 +291,12 @@ fn pairs(all: Vec<EndpointsOf>) -> Vec<(ServicePort, Vec<Endpoint>)> {
 
 fn names(txn: &ReadTxn<'_>) -> Vec<String> {
     txn.gateways()
+}
+
+fn all_statuses(txn: &ReadTxn<'_>) -> BTreeMap<String, GatewayStatus> {
+    let names = txn.gateways().into_iter();
+    let found = names.filter_map(|name| Some((name.clone(), txn.gateway_status(&name)?)));
+    found.collect()
 }
 
 /// A gateway, if there is one.
@@ -278,5 +321,6 @@ fn shown(txn: &ReadTxn<'_>, name: &str) -> Option<Value> {
         "Listeners": listeners,
         "Endpoints": endpoints.collect::<Vec<_>>(),
         "Secrets": secrets.collect::<Vec<_>>(),
+        "Generations": txn.gateway_generations(name)?.of,
     }))
 }

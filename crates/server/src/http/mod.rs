@@ -288,7 +288,15 @@ fn cluster_gateway_routes() -> Router<ApiState> {
         .delete(cluster_gateways::delete);
     Router::new()
         .route("/v1/internal/legate/gateways", get(cluster_gateways::list))
+        .route(
+            "/v1/internal/legate/gateways/status",
+            get(cluster_gateways::statuses),
+        )
         .route("/v1/internal/legate/gateway/{name}", gateway)
+        .route(
+            "/v1/internal/legate/gateway/{name}/status",
+            get(cluster_gateways::status),
+        )
         .route(
             "/v1/internal/legate/gateway/{name}/endpoints",
             put(cluster_gateways::put_endpoints),

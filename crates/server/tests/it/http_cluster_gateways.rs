@@ -1,13 +1,23 @@
 //! `/v1/internal/legate/gateway`: gateways of Kubernetes clusters.
 
+use std::net::SocketAddr;
+
 use http::StatusCode;
+use legate_api::discovery::DeltaDiscoveryRequest;
+use legate_api::rpc;
+use legate_api::type_url::{CLUSTER, ENDPOINT, LISTENER, ROUTE};
+use legate_model::{ServiceInstance, ServiceKind};
 use serde_json::{Value, json};
 
 use crate::acl::{MANAGEMENT, deny_by_default};
+use crate::grpc::{self, STOP, register};
+use crate::grpc_xds::{Ads, first_of, named, names};
 use crate::http_api_gateways::pair;
 use crate::http_client::{Client, start};
 
 const GATEWAY: &str = "/v1/internal/legate/gateway/edge";
+const STATUS: &str = "/v1/internal/legate/gateway/edge/status";
+const STATUSES: &str = "/v1/internal/legate/gateways/status";
 
 fn of() -> Value {
     json!({"Namespace": "shop", "Name": "web", "Port": 80, "Transport": "Tcp"})
@@ -89,6 +99,11 @@ async fn a_gateway_is_written_read_and_removed() {
     assert_eq!(client.get(list).await.json(), json!([]));
 }
 
+fn many_objects() -> Value {
+    let all = (0..66).map(|at| (format!("shop/{at}"), json!(1)));
+    Value::Object(all.collect())
+}
+
 #[tokio::test]
 async fn errors_name_the_field() {
     let (server, client) = start(|_| {}).await;
@@ -128,6 +143,14 @@ async fn errors_name_the_field() {
             with("/Secrets/0/Name", json!("shop/other")),
             "Secrets[0].Name: ",
         ),
+        (
+            json!({"Listeners": [], "Generations": {"a".repeat(513): 1}}),
+            "a key of Generations: ",
+        ),
+        (
+            json!({"Listeners": [], "Generations": many_objects()}),
+            "Generations: 66 is more than 65",
+        ),
     ] {
         let text = refused(&client, GATEWAY, &body).await;
         assert!(text.contains(expected), "{expected}: {text}");
@@ -157,7 +180,99 @@ async fn a_token_needs_rights_to_the_mesh() {
         }
         assert_eq!(one.delete(GATEWAY).await.status, StatusCode::FORBIDDEN);
     }
-    assert_eq!(client.get(GATEWAY).await.status, StatusCode::FORBIDDEN);
     management.write(GATEWAY, &body).await;
-    assert_eq!(reader.get(GATEWAY).await.status, StatusCode::OK);
+    for path in [GATEWAY, STATUS, STATUSES] {
+        assert_eq!(client.get(path).await.status, StatusCode::FORBIDDEN);
+        assert_eq!(reader.get(path).await.status, StatusCode::OK);
+    }
+}
+
+/// Ports without TLS.
+async fn write(client: &Client, ports: &[u16], generation: i64) {
+    let listeners = ports.iter().map(|port| {
+        let mut listener = listener(*port);
+        listener["Chains"][0]["Tls"] = json!("None");
+        listener
+    });
+    let listeners: Vec<_> = listeners.collect();
+    let body = json!({"Listeners": listeners, "Generations": {"": generation}});
+    client.write(GATEWAY, &body).await;
+}
+
+/// The status of all gateways once it is another than at this index.
+async fn next_status(client: &Client, index: &mut u64) -> Value {
+    let reply = client
+        .get(&format!("{STATUSES}?index={index}&wait=60s"))
+        .await;
+    assert!(reply.index() > *index, "{}", reply.text());
+    *index = reply.index();
+    reply.json()["edge"].take()
+}
+
+/// The status once it is this one.
+async fn until_status(client: &Client, index: &mut u64, expected: Value) {
+    while next_status(client, index).await != expected {}
+    assert_eq!(client.get(STATUS).await.json(), expected);
+}
+
+#[tokio::test]
+async fn the_status_is_what_proxies_answer() {
+    let server =
+        grpc::start(|config| config.http = Some(SocketAddr::from(([127, 0, 0, 1], 0)))).await;
+    let client = Client::of(&server);
+    assert_eq!(client.get(STATUS).await.status, StatusCode::NOT_FOUND);
+    write(&client, &[80], 1).await;
+    let gateway = ServiceInstance {
+        kind: ServiceKind::ApiGateway,
+        id: "edge-1".to_owned(),
+        service: "edge".to_owned(),
+        port: 8_443,
+        ..ServiceInstance::default()
+    };
+    register(&server, gateway).await;
+    let mut ads = Ads::open(&server, "").await.unwrap();
+    ads.send(first_of("edge-1", CLUSTER)).await;
+    let cluster = names(&ads.accept().await)[0].to_owned();
+    ads.send(named(ENDPOINT, &[&cluster])).await;
+    ads.accept().await;
+    ads.send(named(LISTENER, &[])).await;
+    let listener = ads.accept().await;
+    let nothing = json!({"Acknowledged": {}, "Rejected": {}});
+    let shown = client.get(STATUSES).await;
+    let mut index = shown.index();
+    assert_eq!(shown.json()["edge"], nothing, "its routes are missing");
+    ads.send(named(ROUTE, &["80"])).await;
+    ads.accept().await;
+    let first = json!({"Acknowledged": {"": 1}, "Rejected": {}});
+    until_status(&client, &mut index, first.clone()).await;
+
+    // Nothing has to be sent.
+    write(&client, &[80], 2).await;
+    let second = json!({"Acknowledged": {"": 2}, "Rejected": {}});
+    until_status(&client, &mut index, second).await;
+
+    write(&client, &[80, 81], 3).await;
+    let other = ads.next().await.unwrap();
+    assert_eq!(other.type_url, listener.type_url);
+    ads.send(DeltaDiscoveryRequest {
+        response_nonce: other.nonce,
+        error_detail: Some(rpc::Status {
+            code: 13,
+            message: "the port is taken".to_owned(),
+            details: Vec::new(),
+        }),
+        ..named(LISTENER, &[])
+    })
+    .await;
+    let rejected = json!({"Acknowledged": {"": 2}, "Rejected": {"81": "the port is taken"}});
+    until_status(&client, &mut index, rejected).await;
+
+    write(&client, &[80], 4).await;
+    assert_eq!(ads.accept().await.removed_resources.len(), 1);
+    let fourth = json!({"Acknowledged": {"": 4}, "Rejected": {}});
+    while next_status(&client, &mut index).await != fourth {}
+    assert_eq!(client.delete(GATEWAY).await.status, StatusCode::OK);
+    assert_eq!(client.get(STATUSES).await.json(), json!({}));
+    drop(ads);
+    server.stop(STOP).await.unwrap();
 }

@@ -272,6 +272,7 @@ const CASES: &[(Of, &[Case])] = &[
             ),
             ("/v1/internal/legate/proxy/{node}/{id}", "GET", "", ""),
             ("/v1/internal/legate/gateway/{name}", "GET", "", ""),
+            ("/v1/internal/legate/gateway/{name}/status", "GET", "", ""),
             (
                 "/v1/internal/legate/gateway/{name}",
                 "PUT",

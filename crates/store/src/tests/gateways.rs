@@ -57,6 +57,7 @@ fn content() -> GatewayContent {
             (port_of("api"), at(&["10.0.0.3"])),
         ],
         secrets: vec![secret("a")],
+        ..GatewayContent::default()
     }
 }
 

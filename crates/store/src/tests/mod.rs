@@ -6,6 +6,7 @@ mod committing;
 mod durable;
 mod entries;
 mod etcd;
+mod gateway_status;
 mod gateways;
 mod kv;
 mod policies;

@@ -108,12 +108,13 @@ impl Session {
         match request.error_detail {
             None => subscription.ack(nonce),
             Some(status) => {
-                if let Some(resources) = subscription.nack(nonce) {
+                let (code, message) = (status.code, cut(status.message, MAX_REASON));
+                if let Some(resources) = subscription.nack(nonce, &message) {
                     received = Received::Refused(Nack {
                         kind,
                         resources,
-                        code: status.code,
-                        message: cut(status.message, MAX_REASON),
+                        code,
+                        message,
                     });
                 }
             }
@@ -143,6 +144,53 @@ impl Session {
     /// Names of this type that the client rejected and that were not replaced since.
     pub fn refused(&self, kind: ResourceType) -> impl Iterator<Item = &Arc<str>> {
         self.subscriptions[kind as usize].refused()
+    }
+
+    /// Whether a response is unanswered. If none is after a [`Session::poll`], nothing happens until the
+    /// next snapshot or request.
+    pub fn is_waiting(&self) -> bool {
+        self.subscriptions.iter().any(Subscription::is_unanswered)
+    }
+
+    /// Resources that the client rejected and that were not replaced since, with its reasons.
+    pub fn rejections(&self) -> impl Iterator<Item = (ResourceType, &Arc<str>, &Arc<str>)> {
+        let kinds = self.resources.iter().flat_map(|resources| {
+            let current = move |kind: ResourceType| (kind, resources.get(kind.url()));
+            ResourceType::ALL.into_iter().map(current)
+        });
+        kinds.flat_map(|(kind, current)| {
+            let all = self.subscriptions[kind as usize].rejections(current);
+            all.map(move |(name, reason)| (kind, name, reason))
+        })
+    }
+
+    /// Whether the client has all clusters and listeners, everything that they refer to, and all
+    /// secrets for which `is_needed` is true. A client asks for what they refer to after it has
+    /// accepted them, so that it may be in sync before.
+    pub fn has_all(&self, is_needed: impl Fn(&str) -> bool) -> bool {
+        let Some(resources) = &self.resources else {
+            return false;
+        };
+        let has = |kind: ResourceType, name: &str| {
+            let one = resources.get(kind.url()).get(name);
+            one.is_none_or(|one| self.subscriptions[kind as usize].has(one))
+        };
+        let mut parents = [ResourceType::Cluster, ResourceType::Listener].into_iter();
+        let mut secrets = resources.get(ResourceType::Secret.url()).keys();
+        self.progress().iter().all(Progress::in_sync)
+            && parents.all(|kind| {
+                let subscription = &self.subscriptions[kind as usize];
+                let mut all = resources.get(kind.url()).values();
+                subscription.is_registered()
+                    && all.all(|one| {
+                        let mut children = one.children.iter();
+                        let child = kind.child();
+                        subscription.has(one)
+                            && child
+                                .is_none_or(|kind| children.all(|name| has(kind, name.as_ref())))
+                    })
+            })
+            && secrets.all(|name| !is_needed(name) || has(ResourceType::Secret, name))
     }
 
     fn asked(&self) -> Asked {

@@ -156,6 +156,8 @@ struct Rejected {
     change: Change,
     /// Whether it was rejected alone, or together with nothing but removals: then it is the invalid one.
     alone: bool,
+    /// The client's error message.
+    reason: Arc<str>,
 }
 
 /// The remaining upserts by the client's reaction to them.
@@ -214,6 +216,29 @@ impl Subscription {
     /// Names that the client rejected and that were not replaced since.
     pub(super) fn refused(&self) -> impl Iterator<Item = &Arc<str>> {
         self.rejected.keys()
+    }
+
+    /// Current resources that the client rejected, with its reasons, and rejected removals.
+    pub(super) fn rejections(
+        &self,
+        current: &ByName,
+    ) -> impl Iterator<Item = (&Arc<str>, &Arc<str>)> {
+        let all = self
+            .rejected
+            .iter()
+            .filter(|(name, one)| match &one.change {
+                Change::Upsert(version) => {
+                    current.get(name).is_some_and(|now| now.version == *version)
+                }
+                Change::Remove => true,
+            });
+        all.map(|(name, one)| (name, &one.reason))
+    }
+
+    /// Whether the client has exactly this resource.
+    pub(super) fn has(&self, resource: &EncodedResource) -> bool {
+        let held = self.client.get(&resource.name).and_then(Option::as_ref);
+        held.is_some_and(|held| is_same(held, &resource.version))
     }
 
     /// Memory used because of the client: subscribed names, and its resources.
@@ -402,7 +427,7 @@ impl Subscription {
     /// Envoy may have applied a part of it, so its resources under these names are unknown: any next
     /// version is sent, except exactly the rejected one. The invalid one among several is unknown, too:
     /// they are sent again in halves, and one that is rejected alone is not sent again.
-    pub(super) fn nack(&mut self, nonce: &str) -> Option<Vec<Arc<str>>> {
+    pub(super) fn nack(&mut self, nonce: &str, reason: &str) -> Option<Vec<Arc<str>>> {
         let refused = self.take_unanswered(nonce)?;
         self.unsettle();
         let names: Vec<Arc<str>> = refused.changes.keys().cloned().collect();
@@ -410,10 +435,17 @@ impl Subscription {
         let alone = names.len() == 1 || changes.all(|change| *change == Change::Remove);
         self.batch_limit = (names.len() / 2).max(1);
         self.bisecting = !alone;
+        let reason: Arc<str> = reason.into();
         for (name, change) in refused.changes {
             if self.wants(&name) {
                 self.client.insert(name.clone(), None);
-                self.rejected.insert(name, Rejected { change, alone });
+                let reason = Arc::clone(&reason);
+                let rejected = Rejected {
+                    change,
+                    alone,
+                    reason,
+                };
+                self.rejected.insert(name, rejected);
             }
         }
         Some(names)
