@@ -8,14 +8,15 @@ use k8s_openapi::api::core::v1 as core;
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::core::DynamicObject;
-use legate_gateway_api::types::GatewayAddress;
+use legate_gateway_api::types::{GatewayAddress, ParametersReference};
 use legate_gateway_api::{Key, Object, RouteKind, Service, ServicePort, World};
 use legate_identity::{check_pair, split_certificates};
-use legate_model::Secret;
+use legate_model::{Secret, ServiceName, Tenancy};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
+use super::class_config::ClassConfig;
 use super::endpoints::Slice;
 use super::kinds::{GROUP, Kind};
 use crate::sync::objects::Change;
@@ -50,6 +51,7 @@ pub(super) struct Known {
     /// Of the version that was read last.
     pub(super) resource_version: String,
     pub(super) uid: String,
+    pub(super) annotations: BTreeMap<String, String>,
     pub(super) status: Value,
 }
 
@@ -85,6 +87,8 @@ pub(super) struct Cluster {
     pub(super) deployments: BTreeMap<Key, Made>,
     /// Services that were made for gateways.
     pub(super) services: BTreeMap<Key, Made>,
+    /// Settings of infrastructure.
+    pub(super) configs: BTreeMap<ParametersReference, ClassConfig>,
     lists: BTreeMap<Source, List>,
 }
 
@@ -182,7 +186,7 @@ impl Cluster {
         match item {
             Item::Resource(kind, object) => {
                 self.known.insert((kind, key.clone()), known_of(&object));
-                self.put_resource(kind, &document(&object));
+                self.put_resource(kind, &key, &document(&object));
             }
             Item::Service(service) => {
                 match owner(&service.metadata) {
@@ -233,7 +237,7 @@ impl Cluster {
         key
     }
 
-    fn put_resource(&mut self, kind: Kind, document: &Value) {
+    fn put_resource(&mut self, kind: Kind, key: &Key, document: &Value) {
         let world = &mut self.world;
         match kind {
             Kind::GatewayClass => put(&mut world.classes, document),
@@ -246,6 +250,27 @@ impl Cluster {
             Kind::Route(RouteKind::Udp) => put(&mut world.udp_routes, document),
             Kind::ReferenceGrant => put(&mut world.grants, document),
             Kind::BackendTlsPolicy => put(&mut world.policies, document),
+            Kind::GatewayClassConfig => self.put_config(key, document),
+            Kind::MeshService => match mesh_service(&document["spec"]) {
+                Some(service) => drop(world.mesh_services.insert(key.clone(), service)),
+                None => drop(world.mesh_services.remove(key)),
+            },
+        }
+    }
+
+    /// Settings that are not understood as a whole are not there: their gateways are not accepted.
+    fn put_config(&mut self, key: &Key, document: &Value) {
+        let reference = ClassConfig::reference(&key.name);
+        match ClassConfig::decode(&document["spec"]) {
+            Ok(config) => {
+                self.world.parameters.insert(reference.clone());
+                self.configs.insert(reference, config);
+            }
+            Err(error) => {
+                tracing::warn!(name = key.name, %error, "the GatewayClassConfig is not understood");
+                self.world.parameters.remove(&reference);
+                self.configs.remove(&reference);
+            }
         }
     }
 
@@ -265,6 +290,12 @@ impl Cluster {
                     Kind::Route(RouteKind::Udp) => remove(&mut world.udp_routes, key),
                     Kind::ReferenceGrant => remove(&mut world.grants, key),
                     Kind::BackendTlsPolicy => remove(&mut world.policies, key),
+                    Kind::GatewayClassConfig => {
+                        let reference = ClassConfig::reference(&key.name);
+                        world.parameters.remove(&reference);
+                        self.configs.remove(&reference);
+                    }
+                    Kind::MeshService => drop(world.mesh_services.remove(key)),
                 }
             }
             Source::Services => {
@@ -335,6 +366,13 @@ fn remove<T>(list: &mut Vec<Object<T>>, key: &Key) {
     }
 }
 
+/// The service that a MeshService stands for. Those of peers are not reached.
+fn mesh_service(spec: &Value) -> Option<ServiceName> {
+    let is_of_peer = spec["peer"].as_str().is_some_and(|peer| !peer.is_empty());
+    let name = spec["name"].as_str().filter(|_| !is_of_peer)?;
+    Some(ServiceName::new(&Tenancy::default(), name))
+}
+
 /// The parts of a resource that the resolver reads.
 fn document(object: &DynamicObject) -> Value {
     json!({"metadata": object.metadata, "spec": object.data["spec"]})
@@ -344,6 +382,7 @@ fn known_of(object: &DynamicObject) -> Known {
     Known {
         resource_version: object.metadata.resource_version.clone().unwrap_or_default(),
         uid: object.metadata.uid.clone().unwrap_or_default(),
+        annotations: object.metadata.annotations.clone().unwrap_or_default(),
         status: object.data["status"].clone(),
     }
 }

@@ -13,6 +13,7 @@ use legate_runtime::{Backoff, BackoffPolicy};
 use serde_json::Value;
 use tokio::time::Instant;
 
+use super::class_config::ClassConfig;
 use super::cluster::{Cluster, Item, Source};
 use super::fronts::{AllAcknowledged, fronts};
 use super::infrastructure::{Installation, Manifest, Owner, manifests};
@@ -326,6 +327,7 @@ impl Core {
             key,
             uid: &known.uid,
             class: &gateway.spec.gateway_class_name,
+            annotations: &known.annotations,
         })
     }
 
@@ -351,7 +353,7 @@ impl Core {
                 Verdict::Route(outcome.routes.get(&id))
             }
             Kind::BackendTlsPolicy => Verdict::Policy(outcome.policies.get(key)),
-            Kind::ReferenceGrant => return None,
+            Kind::ReferenceGrant | Kind::GatewayClassConfig | Kind::MeshService => return None,
         };
         let writer = Writer {
             controller: &self.controller,
@@ -394,7 +396,13 @@ impl Core {
         // Nothing is removed while nothing is served: a Service could lose its address.
         let served = self.outcome.served.get(key)?;
         let owner = self.owner(key)?;
-        let manifests = manifests(&self.installation, owner, &served.infrastructure);
+        let plan = &served.infrastructure;
+        let none = ClassConfig::default();
+        let config = match &plan.parameters {
+            Some(parameters) => cluster.configs.get(parameters)?,
+            None => &none,
+        };
+        let manifests = manifests(&self.installation, owner, (plan, config));
         let name = Key::new(&key.namespace, &owner.name());
         let is_there =
             cluster.deployments.contains_key(&name) && cluster.services.contains_key(&name);

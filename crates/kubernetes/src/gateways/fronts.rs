@@ -34,6 +34,7 @@ pub(super) fn fronts(cluster: &Cluster, acknowledged: &AllAcknowledged) -> BTree
         let front = fronts.entry(made(key, &service.gateway)).or_default();
         front.addresses.extend(service.addresses.iter().cloned());
     }
+    let none = BTreeMap::new();
     for gateway in &cluster.world.gateways {
         let key = gateway.meta.key();
         let Some(front) = fronts.get_mut(&key) else {
@@ -43,6 +44,7 @@ pub(super) fn fronts(cluster: &Cluster, acknowledged: &AllAcknowledged) -> BTree
             key: &key,
             uid: "",
             class: &gateway.spec.gateway_class_name,
+            annotations: &none,
         };
         let Some(known) = acknowledged.get(&owner.service()) else {
             continue;

@@ -13,6 +13,7 @@ use legate_gateway_api::{InfrastructurePlan, Key};
 use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
 
+use super::class_config::{ClassConfig, ServiceType};
 use super::kinds::{GROUP, VERSION};
 use crate::annotations::{MANAGED_BY, MANAGED_BY_LEGATE, PREFIX};
 use crate::context::{Servers, Sidecars};
@@ -56,6 +57,7 @@ pub(super) struct Owner<'a> {
     pub(super) key: &'a Key,
     pub(super) uid: &'a str,
     pub(super) class: &'a str,
+    pub(super) annotations: &'a BTreeMap<String, String>,
 }
 
 /// An object, and its kind's version, name and plural.
@@ -107,7 +109,7 @@ fn shortened(name: &str, key: &Key) -> String {
 pub(super) fn manifests(
     installation: &Installation,
     owner: Owner<'_>,
-    plan: &InfrastructurePlan,
+    (plan, config): (&InfrastructurePlan, &ClassConfig),
 ) -> Vec<Manifest> {
     let mut all = vec![Manifest {
         version: "v1",
@@ -127,13 +129,13 @@ pub(super) fn manifests(
         version: "apps/v1",
         kind: "Deployment",
         plural: "deployments",
-        body: deployment(installation, owner, plan),
+        body: deployment(installation, owner, (plan, config)),
     });
     all.push(Manifest {
         version: "v1",
         kind: "Service",
         plural: "services",
-        body: service(owner, plan),
+        body: service(owner, plan, config),
     });
     all
 }
@@ -174,7 +176,11 @@ fn selector(owner: Owner<'_>) -> BTreeMap<String, String> {
     [(format!("{GROUP}/gateway-name"), name)].into()
 }
 
-fn deployment(installation: &Installation, owner: Owner<'_>, plan: &InfrastructurePlan) -> Value {
+fn deployment(
+    installation: &Installation,
+    owner: Owner<'_>,
+    (plan, config): (&InfrastructurePlan, &ClassConfig),
+) -> Value {
     let mut pod_labels = labels(owner, plan);
     // The catalog sync watches only pods with this label.
     pod_labels.insert(MANAGED_BY.to_owned(), MANAGED_BY_LEGATE.to_owned());
@@ -186,7 +192,7 @@ fn deployment(installation: &Installation, owner: Owner<'_>, plan: &Infrastructu
     ] {
         annotations.insert(format!("{PREFIX}{name}"), value.to_owned());
     }
-    json!({
+    let mut deployment = json!({
         "metadata": metadata(owner, plan),
         "spec": {
             "selector": {"matchLabels": selector(owner)},
@@ -197,13 +203,18 @@ fn deployment(installation: &Installation, owner: Owner<'_>, plan: &Infrastructu
             },
             "template": {
                 "metadata": {"labels": pod_labels, "annotations": annotations},
-                "spec": pod(installation, owner),
+                "spec": pod(installation, owner, config),
             },
         },
-    })
+    });
+    // Otherwise it belongs to an autoscaler, or to whoever scales by hand.
+    if let Some(instances) = config.deployment.default_instances {
+        deployment["spec"]["replicas"] = json!(instances);
+    }
+    deployment
 }
 
-fn pod(installation: &Installation, owner: Owner<'_>) -> Value {
+fn pod(installation: &Installation, owner: Owner<'_>, config: &ClassConfig) -> Value {
     let mut mounts = Vec::new();
     let mut volumes = Vec::new();
     if installation.ca_certs.is_some() {
@@ -218,7 +229,11 @@ fn pod(installation: &Installation, owner: Owner<'_>) -> Value {
             "projected": {"sources": [{"serviceAccountToken": token}]},
         }));
     }
-    json!({
+    let mut container = container(installation, mounts);
+    if !config.deployment.resources.is_empty() {
+        container["resources"] = json!(config.deployment.resources);
+    }
+    let mut pod = json!({
         "serviceAccountName": owner.name(),
         "automountServiceAccountToken": false,
         "terminationGracePeriodSeconds": TERMINATION_SECONDS,
@@ -230,9 +245,16 @@ fn pod(installation: &Installation, owner: Owner<'_>) -> Value {
             // For ports below 1024, without privileges. Kubernetes counts it among the safe ones.
             "sysctls": [{"name": "net.ipv4.ip_unprivileged_port_start", "value": "0"}],
         },
-        "containers": [container(installation, mounts)],
+        "containers": [container],
         "volumes": volumes,
-    })
+    });
+    if !config.node_selector.is_empty() {
+        pod["nodeSelector"] = json!(config.node_selector);
+    }
+    if !config.tolerations.is_empty() {
+        pod["tolerations"] = json!(config.tolerations);
+    }
+    pod
 }
 
 fn container(installation: &Installation, mounts: Vec<Value>) -> Value {
@@ -350,7 +372,7 @@ fn environment() -> Vec<Value> {
     ]
 }
 
-fn service(owner: Owner<'_>, plan: &InfrastructurePlan) -> Value {
+fn service(owner: Owner<'_>, plan: &InfrastructurePlan, config: &ClassConfig) -> Value {
     let ports = plan.ports.iter().map(|(port, is_udp)| {
         let (prefix, protocol) = if *is_udp {
             ("udp", "UDP")
@@ -364,8 +386,9 @@ fn service(owner: Owner<'_>, plan: &InfrastructurePlan) -> Value {
             "protocol": protocol,
         })
     });
+    let kind = config.service_type.unwrap_or(ServiceType::LoadBalancer);
     let mut spec = Map::new();
-    spec.insert("type".to_owned(), json!("LoadBalancer"));
+    spec.insert("type".to_owned(), json!(kind.as_str()));
     spec.insert("selector".to_owned(), json!(selector(owner)));
     spec.insert("ports".to_owned(), ports.collect());
     // A Service can ask for one. Whether the gateway gets what it asks for is read from its status.
@@ -373,10 +396,16 @@ fn service(owner: Owner<'_>, plan: &InfrastructurePlan) -> Value {
         .addresses
         .iter()
         .filter(|one| one.value.parse::<IpAddr>().is_ok());
-    if let Some(address) = ips.next() {
+    if let Some(address) = ips.next().filter(|_| kind == ServiceType::LoadBalancer) {
         spec.insert("loadBalancerIP".to_owned(), json!(address.value));
     }
-    json!({"metadata": metadata(owner, plan), "spec": spec})
+    let mut metadata = metadata(owner, plan);
+    for name in &config.copy_annotations.service {
+        if let Some(value) = owner.annotations.get(name) {
+            metadata["annotations"][name] = json!(value);
+        }
+    }
+    json!({"metadata": metadata, "spec": spec})
 }
 
 #[cfg(test)]
@@ -391,6 +420,7 @@ mod tests {
                 key: &key,
                 uid: "u",
                 class: "legate",
+                annotations: &BTreeMap::new(),
             };
             owner.name()
         };

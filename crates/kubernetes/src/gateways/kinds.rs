@@ -1,14 +1,19 @@
-//! The kinds of the Gateway API that the operator reads.
+//! The kinds that describe gateways: those of the Gateway API, and two of Consul.
 
 use kube::core::{ApiResource, GroupVersionKind};
 use legate_gateway_api::RouteKind;
+use legate_gateway_api::types::CONSUL_GROUP;
+pub(super) use legate_gateway_api::types::GROUP;
 
-/// API group of the kinds.
-pub(super) const GROUP: &str = "gateway.networking.k8s.io";
-/// The version of all kinds that are read. Older ones are not.
+/// The version of all kinds of the Gateway API that are read. Older ones are not.
 pub(super) const VERSION: &str = "v1";
+/// The version of Consul's kinds.
+const CONSUL_VERSION: &str = "v1alpha1";
 
-/// A kind of the Gateway API.
+/// The groups of the kinds, with their versions.
+pub(super) const GROUPS: [(&str, &str); 2] = [(GROUP, VERSION), (CONSUL_GROUP, CONSUL_VERSION)];
+
+/// A kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) enum Kind {
     GatewayClass,
@@ -17,11 +22,15 @@ pub(super) enum Kind {
     Route(RouteKind),
     ReferenceGrant,
     BackendTlsPolicy,
+    /// Settings of the infrastructure.
+    GatewayClassConfig,
+    /// A name for a service of the mesh.
+    MeshService,
 }
 
 impl Kind {
     /// Every kind.
-    pub(super) const ALL: [Self; 10] = [
+    pub(super) const ALL: [Self; 12] = [
         Self::GatewayClass,
         Self::Gateway,
         Self::ListenerSet,
@@ -32,6 +41,8 @@ impl Kind {
         Self::Route(RouteKind::Udp),
         Self::ReferenceGrant,
         Self::BackendTlsPolicy,
+        Self::GatewayClassConfig,
+        Self::MeshService,
     ];
 
     /// Its name.
@@ -43,6 +54,8 @@ impl Kind {
             Self::Route(kind) => kind.as_str(),
             Self::ReferenceGrant => "ReferenceGrant",
             Self::BackendTlsPolicy => "BackendTLSPolicy",
+            Self::GatewayClassConfig => "GatewayClassConfig",
+            Self::MeshService => "MeshService",
         }
     }
 
@@ -59,17 +72,28 @@ impl Kind {
             Self::Route(RouteKind::Udp) => "udproutes",
             Self::ReferenceGrant => "referencegrants",
             Self::BackendTlsPolicy => "backendtlspolicies",
+            Self::GatewayClassConfig => "gatewayclassconfigs",
+            Self::MeshService => "meshservices",
         }
     }
 
     /// Whether its objects belong to the cluster as a whole.
     pub(super) fn is_of_cluster(self) -> bool {
-        self == Self::GatewayClass
+        matches!(self, Self::GatewayClass | Self::GatewayClassConfig)
+    }
+
+    /// Its group and version.
+    pub(super) const fn group(self) -> (&'static str, &'static str) {
+        match self {
+            Self::GatewayClassConfig | Self::MeshService => GROUPS[1],
+            _ => GROUPS[0],
+        }
     }
 
     /// The resource description for requests to the API server.
     pub(super) fn api_resource(self) -> ApiResource {
-        let kind = GroupVersionKind::gvk(GROUP, VERSION, self.as_str());
+        let (group, version) = self.group();
+        let kind = GroupVersionKind::gvk(group, version, self.as_str());
         ApiResource::from_gvk_with_plural(&kind, self.plural())
     }
 }

@@ -11,6 +11,7 @@
 //! makes the calls. Only the leader runs it. It changes nothing of other controllers, and has no
 //! finalizers: what belongs to a Gateway is removed by Kubernetes with it.
 
+mod class_config;
 mod cluster;
 mod core;
 mod driver;

@@ -15,7 +15,7 @@ use kube::{Api, Client, Resource};
 use serde::de::DeserializeOwned;
 
 use super::cluster::{Item, Source};
-use super::kinds::{GROUP, Kind, VERSION};
+use super::kinds::{GROUP, GROUPS, Kind};
 use crate::sync::objects::Change;
 use crate::watch::changes;
 
@@ -182,16 +182,20 @@ fn events_of<K: Send + 'static>(
 
 /// Lists the kinds. A cluster may have only some of them, or none.
 pub(super) async fn kinds(client: &Client) -> Result<Kinds, kube::Error> {
-    let served = match client
-        .list_api_group_resources(&format!("{GROUP}/{VERSION}"))
-        .await
-    {
-        Ok(list) => list.resources,
-        Err(error) if is_not_there(&error) => return Ok(Kinds::default()),
-        Err(error) => return Err(error),
-    };
-    let is_served = |kind: &Kind| served.iter().any(|one| one.name == kind.plural());
-    let all = Kind::ALL.into_iter().filter(is_served).collect();
+    let mut all = BTreeSet::new();
+    for (group, version) in GROUPS {
+        let name = format!("{group}/{version}");
+        let listed = client.list_api_group_resources(&name);
+        let served = match listed.await {
+            Ok(list) => list.resources,
+            Err(error) if is_not_there(&error) => continue,
+            Err(error) => return Err(error),
+        };
+        let mut kinds = Kind::ALL.to_vec();
+        kinds.retain(|kind| kind.group() == (group, version));
+        kinds.retain(|kind| served.iter().any(|one| one.name == kind.plural()));
+        all.extend(kinds);
+    }
     let definitions = Api::<CustomResourceDefinition>::all(client.clone());
     let name = format!("{}.{GROUP}", Kind::Gateway.plural());
     let definition = definitions.get_metadata_opt(&name).await?;

@@ -122,6 +122,8 @@ fn the_operator_may_watch_every_kind_of_resource_and_report_on_it() {
         kinds.push(plural.expect("it is a definition").to_owned());
     }
     kinds.sort();
+    // They are watched with the Gateway API.
+    kinds.retain(|kind| !["gatewayclassconfigs", "meshservices"].contains(&kind.as_str()));
     for (name, documents) in rendered() {
         let role = document(&documents, "ClusterRole", "-operator").expect(&name);
         let items = || {
