@@ -104,7 +104,7 @@ async fn recovery(directory: &Path) -> (Duration, u64) {
     // A copy of the files, as after a kill.
     let copy = directory.with_extension("killed");
     std::fs::create_dir(&copy).unwrap();
-    for name in ["store.redb", "store.key"] {
+    for name in ["store.redb", "store.wal", "store.key"] {
         std::fs::copy(directory.join(name), copy.join(name)).unwrap();
     }
     stop(store, scope).await;

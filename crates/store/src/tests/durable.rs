@@ -96,17 +96,18 @@ async fn secrets_do_not_stand_in_any_file() {
             .windows(text.len())
             .any(|part| part == text.as_bytes())
     };
-    for bytes in [&file, &snapshot] {
+    let log = std::fs::read(directory.path().join("store.wal")).unwrap();
+    for bytes in [&file, &snapshot, &log] {
         assert!(holds(bytes, "visible"));
         assert!(!holds(bytes, "the secret id"));
         assert!(!holds(bytes, "a private key"));
     }
-    let private = ["store.redb", "store.key"].map(|name| {
+    let private = ["store.redb", "store.wal", "store.key"].map(|name| {
         use std::os::unix::fs::PermissionsExt;
         let about = std::fs::metadata(directory.path().join(name)).unwrap();
         about.permissions().mode() & 0o777
     });
-    assert_eq!(private, [0o600; 2]);
+    assert_eq!(private, [0o600; 3]);
 }
 
 #[tokio::test]

@@ -193,17 +193,17 @@ async fn child_on_a_full_disk() {
             .unwrap()
             .len();
         limit_files(Some(size + round * 10_000));
-        let error = loop {
-            match write(next).await {
-                Ok(_) => next += 1,
-                Err(error) => break error,
-            }
-        };
-        assert!(matches!(error, WriteError::Unavailable(_)), "{error}");
-        assert!(error.to_string().contains("make room"), "{error}");
-        // Again, now with the file closed.
-        let again = write(next).await.unwrap_err();
-        assert!(again.to_string().contains("make room"), "{again}");
+        // The second time with the file closed. Less than before may still fit.
+        for _ in 0..2 {
+            let error = loop {
+                match write(next).await {
+                    Ok(_) => next += 1,
+                    Err(error) => break error,
+                }
+            };
+            assert!(matches!(error, WriteError::Unavailable(_)), "{error}");
+            assert!(error.to_string().contains("make room"), "{error}");
+        }
         let nodes = store.state().read().nodes().len() as u64;
         assert_eq!(nodes, next, "reads go on, and show what is stored");
         assert!(store.save(std::io::sink()).is_ok());

@@ -98,7 +98,7 @@ impl Server {
 
 fn copy(from: &Path, to: &Path) {
     std::fs::create_dir(to).unwrap();
-    for name in ["store.redb", "store.key"] {
+    for name in ["store.redb", "store.wal", "store.key"] {
         std::fs::copy(from.join(name), to.join(name)).unwrap();
     }
 }

@@ -1,7 +1,8 @@
-//! The database file: rows, the index and the header in one redb database.
+//! The database file: rows, the index and the header in one redb database, continued by a log.
 //!
 //! Everything here blocks. The callers decide what is written, and when.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
@@ -13,26 +14,29 @@ use redb::{
     TableDefinition, TableError, TransactionError, WriteTransaction,
 };
 
-use super::acknowledged::Acknowledged;
 use super::directory::sync_directory;
 use super::guarded::Guarded;
-use super::header::{FLAGS, flags_for_newer};
-use crate::backend::{Batch, Loaded};
+use super::log::{Log, Named, Replayed};
+use crate::backend::{Batch, Loaded, Rows};
 
 const ROWS: TableDefinition<'static, &[u8], &[u8]> = TableDefinition::new("rows");
 const ABOUT: TableDefinition<'static, &str, &[u8]> = TableDefinition::new("about");
 const HEADER: &str = "header";
 const INDEX: &str = "index";
+/// The generations of the log. Databases of older servers have none.
+const LOG: &str = "log";
 
 /// Cache for pages of the file, in bytes. All rows are in memory, so the file is read for writes only.
 const CACHE: usize = 1024 * 1024;
 
-/// An open database file.
+/// An open database file and its log.
 pub(super) struct File {
     database: Database,
+    log: Log,
     /// The index of the last commit.
     pub(super) index: u64,
-    acknowledged: Acknowledged,
+    /// The rows of the records in the log.
+    pending: Rows,
 }
 
 /// Why a file cannot be opened.
@@ -45,67 +49,58 @@ pub(super) enum Unopened {
 }
 
 impl File {
-    /// Opens a file and reads all rows. A file that cannot be read completely is not changed.
+    /// Opens a file with its log and reads all rows. Files that cannot be read completely are not
+    /// changed.
     ///
     /// The inner error means that the rows were read, but nothing can be written, for example on a
     /// full disk after a crash.
-    pub(super) fn open(path: &Path) -> Result<(Loaded, io::Result<Self>), Unopened> {
+    pub(super) fn open(path: &Path) -> Result<(Loaded, Result<Self, redb::Error>), Unopened> {
         let file = std::fs::File::options().read(true).write(true).open(path);
-        let file = file.map_err(Unopened::Io)?;
-        let (loaded, file) = Self::read(FileBackend::new(file)?, Acknowledged::read(path))?;
-        let file = file.map(|file| Self {
-            acknowledged: Acknowledged::open(path),
-            ..file
-        });
-        Ok((loaded, file))
+        let file = FileBackend::new(file.map_err(Unopened::Io)?)?;
+        let log = Log::open(path).map_err(Unopened::Io)?;
+        // A killed process may have replaced the database a moment ago.
+        sync_directory(path).map_err(Unopened::Io)?;
+        Self::read(file, log, || Log::open_or_create(path))
     }
 
-    /// The same for an open file with this index of the last acknowledged commit, if it is known.
+    /// The same for open files. The log is created if there was none.
     pub(super) fn read(
         file: impl StorageBackend,
-        acknowledged: Option<u64>,
-    ) -> Result<(Loaded, io::Result<Self>), Unopened> {
+        log: Option<Log>,
+        create: impl FnOnce() -> io::Result<Log>,
+    ) -> Result<(Loaded, Result<Self, redb::Error>), Unopened> {
         // redb would take an empty file for a new database.
         if file.len().map_err(Unopened::Io)? == 0 {
             return Err(Unopened::Damaged("it is empty".to_owned()));
         }
-        let file = Arc::new(file);
-        let mut guarded = Guarded::new(&file);
-        let (mut database, mut loaded) = check(&guarded)?;
-        if let Some(flags) = flags_for_newer(&*file) {
-            let newer = Guarded::new(&file);
-            // Data of a killed process may not be on disk yet.
-            let marked = newer
-                .sync_data()
-                .and_then(|()| newer.write(FLAGS, &[flags]));
-            marked.map_err(Unopened::Io)?;
-            if let Ok(checked) = check(&newer) {
-                (database, loaded) = checked;
-                guarded = newer;
+        let file = Guarded::new(file);
+        let (database, mut loaded, named) = check(&file)?;
+        let replayed = Log::replay(log.as_ref(), named, loaded.index)?;
+        apply(&mut loaded, &replayed);
+        let writable = || {
+            file.release()?;
+            let mut file = Self {
+                database,
+                log: log.map_or_else(create, Ok)?,
+                index: replayed.index,
+                pending: replayed.rows,
+            };
+            // What a killed process has written may not be on disk yet.
+            if !replayed.is_fresh {
+                file.checkpoint()?;
             }
-        }
-        let index = loaded.index;
-        if let Some(acknowledged) = acknowledged.filter(|acknowledged| *acknowledged > index) {
-            return Err(Unopened::Damaged(format!(
-                "its last complete commit is {index}, and {acknowledged} was acknowledged; if this is \
-                 an older copy that is to be used, remove {}",
-                Acknowledged::NAME
-            )));
-        }
-        let writable = guarded.release().map(|()| Self {
-            database,
-            index,
-            acknowledged: Acknowledged::default(),
-        });
-        Ok((loaded, writable))
+            Ok(file)
+        };
+        Ok((loaded, writable()))
     }
 
     /// Creates a file with contents, or replaces an existing one.
     pub(super) fn create(path: &Path, contents: &Loaded) -> Result<Self, redb::Error> {
         let unfinished = unfinished(path);
-        let database = Self::write_new(&unfinished, contents);
+        let mut log = Log::open_or_create(path)?;
+        let named = Named::after(&log);
+        let database = Self::write_new(&unfinished, contents, named);
         let renamed = database.and_then(|database| {
-            Acknowledged::forget(path)?;
             std::fs::rename(&unfinished, path)?;
             sync_directory(path)?;
             Ok(database)
@@ -114,19 +109,17 @@ impl File {
             // Frees its space, which may be what is missing. The next attempt creates it again.
             let _ = std::fs::remove_file(&unfinished);
         }
-        let index = contents.index;
-        renamed.map(|database| {
-            let acknowledged = Acknowledged::open(path);
-            acknowledged.note(index);
-            Self {
-                database,
-                index,
-                acknowledged,
-            }
+        let database = renamed?;
+        log.restart(named.current)?;
+        Ok(Self {
+            database,
+            log,
+            index: contents.index,
+            pending: Rows::new(),
         })
     }
 
-    fn write_new(path: &Path, contents: &Loaded) -> Result<Database, redb::Error> {
+    fn write_new(path: &Path, contents: &Loaded, named: Named) -> Result<Database, redb::Error> {
         match std::fs::remove_file(path) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error.into()),
             _ => {}
@@ -146,6 +139,7 @@ impl File {
             let mut about = txn.open_table(ABOUT)?;
             about.insert(HEADER, contents.header.as_slice())?;
             about.insert(INDEX, &contents.index.to_be_bytes()[..])?;
+            about.insert(LOG, named.to_bytes().as_slice())?;
         }
         txn.commit()?;
         Ok(database)
@@ -153,64 +147,109 @@ impl File {
 
     /// Stores a batch. After `Ok` it survives a power failure.
     pub(super) fn commit(&mut self, batch: &Batch) -> Result<(), redb::Error> {
+        let is_logged = self.log.append(batch)?;
+        self.index = batch.index;
+        let rows = batch.rows.iter();
+        self.pending
+            .extend(rows.map(|(key, value)| (Arc::clone(key), value.clone())));
+        if is_logged { Ok(()) } else { self.checkpoint() }
+    }
+
+    /// Stores what is pending in the database, and empties the log.
+    fn checkpoint(&mut self) -> Result<(), redb::Error> {
+        let named = Named::after(&self.log);
         let txn = self.database.begin_write()?;
         // In one phase: the checksums of the new version show whether it was complete at a power
-        // failure, so no second fsync is needed. That it was acknowledged is noted separately. The
+        // failure, so no second fsync is needed. Until the log begins again, it has the rows of a
+        // version that is not complete; from then on it does not continue the version before. The
         // second phase would also protect from writers of values who can choose which sectors are on
         // disk at the power failure, which no client can.
-        write(&txn, batch)?;
+        write(&txn, &self.pending, self.index, named)?;
         txn.commit()?;
-        self.index = batch.index;
-        self.acknowledged.note(batch.index);
+        self.log.restart(named.current)?;
+        self.pending.clear();
         Ok(())
     }
 
-    pub(super) fn close(self) -> Result<(), DatabaseError> {
-        self.database.close()
+    /// Closes the file. Afterwards its log is empty.
+    pub(super) fn close(mut self) -> Result<(), redb::Error> {
+        if self.log.has_records() {
+            self.checkpoint()?;
+        }
+        Ok(self.database.close()?)
     }
 }
 
 /// Opens a database and reads all rows; any inconsistency is an error.
-fn check<B: StorageBackend>(file: &Guarded<B>) -> Result<(Database, Loaded), Unopened> {
+fn check<B: StorageBackend>(
+    file: &Guarded<B>,
+) -> Result<(Database, Loaded, Option<Named>), Unopened> {
     let mut builder = Database::builder();
     builder.set_cache_size(CACHE);
     // Otherwise only files that were not closed cleanly are checked.
     builder.set_check_integrity_on_open(true);
     let database = builder.create_with_backend(file.clone())?;
-    let loaded = load(&database)?;
-    Ok((database, loaded))
+    let (loaded, named) = load(&database)?;
+    Ok((database, loaded, named))
 }
 
-fn write(txn: &WriteTransaction, batch: &Batch) -> Result<(), redb::Error> {
+fn write(
+    txn: &WriteTransaction,
+    changed: &Rows,
+    index: u64,
+    named: Named,
+) -> Result<(), redb::Error> {
     let mut rows = txn.open_table(ROWS)?;
-    for (key, value) in &batch.rows {
+    for (key, value) in changed {
         match value {
             Some(value) => rows.insert(&**key, value.as_slice())?,
             None => rows.remove(&**key)?,
         };
     }
     let mut about = txn.open_table(ABOUT)?;
-    about.insert(INDEX, &batch.index.to_be_bytes()[..])?;
+    about.insert(INDEX, &index.to_be_bytes()[..])?;
+    about.insert(LOG, named.to_bytes().as_slice())?;
     Ok(())
 }
 
-fn load(database: &Database) -> Result<Loaded, Unopened> {
+fn load(database: &Database) -> Result<(Loaded, Option<Named>), Unopened> {
     let missing = |what: &str| Unopened::Damaged(format!("its {what} is missing"));
     let txn = database.begin_read()?;
     let about = txn.open_table(ABOUT)?;
     let header = about.get(HEADER)?.ok_or_else(|| missing("header"))?;
     let index = about.get(INDEX)?.ok_or_else(|| missing("index"))?;
     let index = <[u8; 8]>::try_from(index.value()).map_err(|_| missing("index"))?;
+    let named = match about.get(LOG)? {
+        Some(named) => Some(Named::from_bytes(named.value()).ok_or_else(|| missing("log"))?),
+        None => None,
+    };
     let mut rows = Vec::new();
     for row in txn.open_table(ROWS)?.iter()? {
         let (key, value) = row?;
         rows.push((Arc::from(key.value()), value.value().to_vec()));
     }
-    Ok(Loaded {
+    let loaded = Loaded {
         header: header.value().to_vec(),
         index: u64::from_be_bytes(index),
         rows,
-    })
+    };
+    Ok((loaded, named))
+}
+
+/// Adds the rows of the log.
+fn apply(loaded: &mut Loaded, replayed: &Replayed) {
+    loaded.index = replayed.index;
+    if replayed.rows.is_empty() {
+        return;
+    }
+    let mut rows: BTreeMap<_, _> = std::mem::take(&mut loaded.rows).into_iter().collect();
+    for (key, value) in &replayed.rows {
+        match value {
+            Some(value) => rows.insert(Arc::clone(key), value.clone()),
+            None => rows.remove(key),
+        };
+    }
+    loaded.rows = rows.into_iter().collect();
 }
 
 /// The path of a new file until it replaces the old one.

@@ -16,7 +16,7 @@ pub(super) struct Guarded<B>(Arc<Inner<B>>);
 
 #[derive(Debug)]
 struct Inner<B> {
-    file: Arc<B>,
+    file: B,
     mode: Mutex<Mode>,
 }
 
@@ -43,9 +43,9 @@ impl<B> Clone for Guarded<B> {
 }
 
 impl<B: StorageBackend> Guarded<B> {
-    pub(super) fn new(file: &Arc<B>) -> Self {
+    pub(super) fn new(file: B) -> Self {
         Self(Arc::new(Inner {
-            file: Arc::clone(file),
+            file,
             mode: Mutex::new(Mode::Held(Vec::new())),
         }))
     }

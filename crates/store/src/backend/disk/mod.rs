@@ -1,14 +1,13 @@
 //! Stores rows in a local file, for one server.
 //!
-//! A commit is one redb transaction with one fsync. After a failure (a full
-//! disk) the file is closed, because the outcome of the commit is unknown. The next commit opens it
-//! again to determine the outcome.
+//! A commit is a record in a write-ahead log, with one fsync; a redb database gets the rows of many
+//! commits together. After a failure (a full disk) the files are closed, because the outcome of the
+//! commit is unknown. The next commit opens them again to determine the outcome.
 
-mod acknowledged;
 mod directory;
 mod file;
 mod guarded;
-mod header;
+mod log;
 
 use std::collections::VecDeque;
 use std::io;
@@ -160,17 +159,17 @@ impl Inner {
     }
 
     /// Opens the file again after a failure. If it contains the failed commit, the commit is
-    /// written once more, because after a failed fsync nothing is known to be on disk, and is
-    /// returned.
+    /// returned, and everything is written once more: after a failed fsync, what can be read is not
+    /// known to be on disk.
     fn settle(&mut self) -> Result<Option<Change>, String> {
         if self.file.is_some() || self.index == 0 && !self.path.exists() {
             return Ok(None);
         }
-        let opened = File::open(&self.path).and_then(|(_, file)| file.map_err(Unopened::Io));
-        let mut file = opened.map_err(|error| match error {
+        let (loaded, file) = File::open(&self.path).map_err(|error| match error {
             Unopened::Io(error) => reason(&self.path, &redb::Error::Io(error)),
             Unopened::Damaged(what) => format!("{} is damaged: {what}", self.path.display()),
         })?;
+        let file = file.map_err(|error| reason(&self.path, &error))?;
         if file.index == self.index {
             self.unsettled = None;
             self.file = Some(file);
@@ -183,13 +182,8 @@ impl Inner {
                 "another process changed {path}: restart the server"
             ));
         };
-        let written = match &found {
-            Change::Batch(batch) => file.commit(batch),
-            Change::Everything(loaded) => {
-                File::create(&self.path, loaded).map(|created| file = created)
-            }
-        };
-        written.map_err(|error| reason(&self.path, &error))?;
+        drop(file);
+        let file = File::create(&self.path, &loaded).map_err(|error| reason(&self.path, &error))?;
         self.index = file.index;
         self.file = Some(file);
         self.unsettled = None;

@@ -1,7 +1,8 @@
-//! The database file after power failures and damage.
+//! The database file and its log after power failures and damage.
 
 mod damage;
 mod failures;
+mod memory;
 mod power_loss;
 
 use std::collections::BTreeMap;
