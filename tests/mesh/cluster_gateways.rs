@@ -1,15 +1,20 @@
 //! Gateways of Kubernetes clusters: what a cluster's operator writes, on an Envoy that knows no
 //! cluster.
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
+use futures_util::{StreamExt, stream};
 use http::{Method, StatusCode};
+use legate_runtime::Scope;
 use legate_tests::{Mesh, MeshOptions, Sidecar, client, eventually};
 use nix::sys::signal::{Signal, kill};
 use serde_json::{Value, json};
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, UdpSocket};
+use tokio::time::timeout;
 use tokio_rustls::rustls::pki_types::CertificateDer;
 use tokio_rustls::rustls::pki_types::pem::PemObject;
 
@@ -198,5 +203,118 @@ async fn a_generation_is_acknowledged_once_envoy_has_all_of_it() {
     eventually("it is acknowledged", || status(&mesh), is(all(5))).await;
     drop(taken);
     assert!(envoy.stop().await.success(), "{}", envoy.log());
+    mesh.stop().await;
+}
+
+const UDP: u16 = 5353;
+
+/// A port of UDP that leads to Services by weight; one without a name drops its share.
+fn datagrams(backends: &[(&str, u32)]) -> Value {
+    let backends = backends.iter().map(|(name, weight)| {
+        let backend = json!({"Namespace": "shop", "Name": name, "Port": 53, "Protocol": "Udp"});
+        let target = match *name {
+            "" => json!({"Answer": 500}),
+            _ => json!({"Backend": backend}),
+        };
+        json!({"Weight": weight, "Target": target})
+    });
+    json!([{"Port": UDP, "Backends": backends.collect::<Vec<_>>()}])
+}
+
+fn udp_endpoints(name: &str, at: SocketAddr) -> Value {
+    let of = json!({"Namespace": "shop", "Name": name, "Port": 53, "Transport": "Udp"});
+    json!({"Of": of, "Endpoints": [{"Address": at.ip(), "Port": at.port()}]})
+}
+
+/// Answers each datagram with a name.
+async fn answer_with(name: &'static str, at: SocketAddr) {
+    let socket = UdpSocket::bind(at).await.expect("the port is free");
+    let mut datagram = [0; 64];
+    loop {
+        let (_, from) = socket.recv_from(&mut datagram).await.expect("a datagram");
+        let _sent = socket.send_to(name.as_bytes(), from).await;
+    }
+}
+
+/// What answers one datagram of a new client, empty if nothing does.
+async fn ask_udp(from: SocketAddr, server: SocketAddr) -> String {
+    let socket = UdpSocket::bind(from).await.expect("a free port");
+    socket.send_to(b"?", server).await.expect("it is sent");
+    let mut answer = [0; 64];
+    let received = timeout(Duration::from_millis(300), socket.recv(&mut answer)).await;
+    match received {
+        Ok(Ok(length)) => String::from_utf8_lossy(&answer[..length]).into_owned(),
+        _ => String::new(),
+    }
+}
+
+/// Who answers the datagrams of this many clients, with their numbers.
+async fn answers(server: SocketAddr, clients: usize) -> BTreeMap<String, usize> {
+    let from: SocketAddr = (server.ip(), 0).into();
+    let asked = (0..clients).map(|_| ask_udp(from, server));
+    let mut found = BTreeMap::new();
+    for answer in stream::iter(asked)
+        .buffer_unordered(20)
+        .collect::<Vec<_>>()
+        .await
+    {
+        *found.entry(answer).or_default() += 1;
+    }
+    found
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn datagrams_are_shared_by_weight() {
+    let mut mesh = Mesh::start(MeshOptions::default()).await;
+    let (one, two) = (mesh.application("one"), mesh.application("two"));
+    let applications = Scope::new("applications");
+    for (name, at) in [("one", one), ("two", two)] {
+        let spawner = applications.spawner();
+        spawner.spawn_until_stop(name, answer_with(name, at));
+    }
+    let body = |backends: &[(&str, u32)], generation: i64| {
+        let all = [udp_endpoints("one", one), udp_endpoints("two", two)];
+        let used = all.into_iter().filter(|endpoints| {
+            let of = endpoints["Of"]["Name"].as_str().expect("a name");
+            backends.iter().any(|(name, _)| *name == of)
+        });
+        json!({
+            "Listeners": [], "Datagrams": datagrams(backends),
+            "Endpoints": used.collect::<Vec<_>>(), "Generations": {"": generation},
+        })
+    };
+    put(&mesh, "", body(&[("one", 3), ("two", 1), ("", 1)], 1)).await;
+    let mut envoy = mesh.add_gateway("api-gateway", "edge", json!({})).await;
+    let served = |generation: i64| {
+        let mesh = &mesh;
+        let is = move |found: &Value| found["Acknowledged"][""] == generation;
+        async move { eventually("it is served", || status(mesh), is).await }
+    };
+    served(1).await;
+    let server: SocketAddr = (envoy.address, UDP).into();
+    let found = answers(server, 200).await;
+    for (name, expected) in [("one", 120), ("two", 40), ("", 40)] {
+        let count = found.get(name).copied().unwrap_or_default();
+        assert!(count.abs_diff(expected) <= 10, "{name}: {found:?}");
+    }
+
+    let all = |name: &str| BTreeMap::from([(name.to_owned(), 40)]);
+    put(&mesh, "", body(&[("two", 1)], 2)).await;
+    served(2).await;
+    assert_eq!(answers(server, 40).await, all("two"));
+    put(&mesh, "", body(&[], 3)).await;
+    served(3).await;
+    assert_eq!(answers(server, 40).await, all(""));
+    // A Service without endpoints keeps its share, too.
+    let mut empty = body(&[("one", 1), ("two", 1)], 4);
+    empty["Endpoints"][0]["Endpoints"] = json!([]);
+    put(&mesh, "", empty).await;
+    served(4).await;
+    let found = answers(server, 40).await;
+    assert!(!found.contains_key("one"), "{found:?}");
+    assert!(found["two"].abs_diff(20) <= 5, "{found:?}");
+    assert!(envoy.stop().await.success(), "{}", envoy.log());
+    let stopped = applications.stop(Duration::from_secs(5)).await;
+    stopped.expect("the applications stop");
     mesh.stop().await;
 }

@@ -23,6 +23,9 @@ pub(crate) const EXPOSED_LISTENER: &str = "exposed_path_";
 /// The listener for outbound traffic of the application. Its full name has its address appended.
 pub(crate) const OUTBOUND_LISTENER: &str = "outbound_listener";
 
+/// The listeners and clusters of ports of UDP, and the beginning of their names.
+pub(crate) const DATAGRAMS: &str = "datagrams";
+
 /// The cluster for captured connections to their original destination outside the mesh.
 pub(crate) const ORIGINAL_DESTINATION: &str = "original-destination";
 
@@ -177,16 +180,20 @@ pub(crate) fn service_filter(proxy: &Proxy, service: &ServiceName) -> String {
     format!("{name}.{namespace}.{partition}.{}", proxy.datacenter)
 }
 
-/// The port of an API gateway that a resource of this type and name is for, as in `443`; `None` for
-/// what is not of one port. The names of listeners end with their address, and those of routes begin
-/// with their port.
-pub fn gateway_port<'a>(type_url: &str, name: &'a str) -> Option<&'a str> {
-    let port = match Type::from_url(type_url)? {
-        Type::Listener => name.rsplit(':').next(),
-        Type::Routes => name.split('/').next(),
-        Type::Cluster | Type::Endpoints | Type::Secret => None,
+/// The port of an API gateway that a resource of this type and name is for, as in `443` or `53/udp`;
+/// `None` for what is not of one port. The names of listeners end with their address, and those of
+/// routes begin with their port.
+pub fn gateway_port(type_url: &str, name: &str) -> Option<String> {
+    let of_datagrams = name.strip_prefix(DATAGRAMS);
+    let (port, transport) = match (Type::from_url(type_url)?, of_datagrams) {
+        (Type::Listener, Some(rest)) if rest.starts_with(':') => (rest.rsplit(':').next(), "/udp"),
+        (Type::Listener, _) => (name.rsplit(':').next(), ""),
+        (Type::Routes, _) => (name.split('/').next(), ""),
+        (Type::Cluster | Type::Endpoints, Some(rest)) => (rest.strip_prefix('.'), "/udp"),
+        (Type::Cluster | Type::Endpoints, None) | (Type::Secret, _) => (None, ""),
     };
-    port.filter(|port| port.parse::<u16>().is_ok())
+    let port: u16 = port?.parse().ok()?;
+    Some(format!("{port}{transport}"))
 }
 
 /// The name of an upstream in statistics: `<service>.<namespace>.<partition>.<datacenter>`, or the

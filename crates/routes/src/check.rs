@@ -81,7 +81,11 @@ impl Datagrams {
     /// [`Invalid`] names the first field that cannot be served.
     pub fn validate(&self) -> Checked {
         port(self.port)?;
-        connections(&self.backends, &[BackendProtocol::Udp]).map_err(|e| e.within("Backends"))
+        connections(&self.backends, &[BackendProtocol::Udp]).map_err(|e| e.within("Backends"))?;
+        each("Backends", &self.backends, |one| match &one.target {
+            Target::Service(_) => invalid("Target", "services of the mesh take no datagrams"),
+            Target::Backend(_) | Target::Answer(_) => Ok(()),
+        })
     }
 }
 

@@ -120,6 +120,14 @@ pub enum Content {
     Tcp(Vec<WeightedBackend>),
 }
 
+impl Datagrams {
+    /// The backends that it leads to, in order and each once.
+    pub fn backends(&self) -> BTreeSet<&Arc<Backend>> {
+        let targets = self.backends.iter().map(|one| &one.target);
+        targets.filter_map(Target::backend).collect()
+    }
+}
+
 impl Listener {
     /// All rules.
     pub fn rules(&self) -> impl Iterator<Item = &Rule> {
@@ -147,11 +155,7 @@ impl Listener {
 
     /// The backends outside of the mesh that it leads to, in order and each once.
     pub fn backends(&self) -> BTreeSet<&Arc<Backend>> {
-        let all = self.targets().filter_map(|target| match target {
-            Target::Backend(backend) => Some(backend),
-            Target::Service(_) | Target::Answer(_) => None,
-        });
-        all.collect()
+        self.targets().filter_map(Target::backend).collect()
     }
 
     /// The names of the secrets that it presents to clients and backends.

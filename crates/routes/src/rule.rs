@@ -294,6 +294,17 @@ pub enum Target {
     Service(#[serde(with = "form::service")] ServiceName),
     /// A port of something outside of the mesh.
     Backend(Arc<Backend>),
-    /// Nothing: the gateway answers its share with this status, and closes connections.
+    /// Nothing: the gateway answers its share with this status, closes connections, and drops
+    /// datagrams.
     Answer(u16),
+}
+
+impl Target {
+    /// What is outside of the mesh.
+    pub fn backend(&self) -> Option<&Arc<Backend>> {
+        match self {
+            Self::Backend(backend) => Some(backend),
+            Self::Service(_) | Self::Answer(_) => None,
+        }
+    }
 }

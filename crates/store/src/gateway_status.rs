@@ -50,7 +50,8 @@ pub struct GatewayReport {
 pub struct GatewayStatus {
     /// The newest generation of each object that a proxy has acknowledged with everything else.
     pub acknowledged: BTreeMap<String, i64>,
-    /// Why a port is not served as it was written: `443`, or empty for what is not of one port.
+    /// Why a port is not served as it was written: `443`, `53/udp`, or empty for what is not of one
+    /// port.
     pub rejected: BTreeMap<String, String>,
 }
 

@@ -8,14 +8,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use legate_model::{Invalid, Secret};
-use legate_routes::{Endpoint, Listener, ServicePort, Transport};
+use legate_routes::{Datagrams, Endpoint, Listener, ServicePort, Transport};
 use serde::{Deserialize, Serialize};
 
 use crate::gateway_status::Generations;
 use crate::read::ReadTxn;
 use crate::write::WriteTxn;
 
-/// The most ports of a gateway.
+/// The most ports of a gateway, of TCP and of UDP.
 pub const MAX_LISTENERS: usize = 128;
 /// The most endpoints of a port of a Service.
 pub const MAX_ENDPOINTS: usize = 5_000;
@@ -33,8 +33,43 @@ pub(crate) struct GatewayRow {
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct GatewayListenerRow {
     pub(crate) gateway: String,
-    pub(crate) listener: Arc<Listener>,
+    #[serde(flatten)]
+    pub(crate) serves: OnPort,
     pub(crate) modify_index: u64,
+}
+
+/// What is on a port.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum OnPort {
+    Listener(Arc<Listener>),
+    Datagrams(Arc<Datagrams>),
+}
+
+impl OnPort {
+    pub(crate) fn transport(&self) -> Transport {
+        match self {
+            Self::Listener(_) => Transport::Tcp,
+            Self::Datagrams(_) => Transport::Udp,
+        }
+    }
+
+    pub(crate) fn port(&self) -> u16 {
+        match self {
+            Self::Listener(listener) => listener.port,
+            Self::Datagrams(datagrams) => datagrams.port,
+        }
+    }
+
+    /// # Errors
+    ///
+    /// [`Invalid`] names the first field that cannot be served.
+    pub(crate) fn validate(&self) -> Result<(), Invalid> {
+        match self {
+            Self::Listener(listener) => listener.validate(),
+            Self::Datagrams(datagrams) => datagrams.validate(),
+        }
+    }
 }
 
 /// The endpoints of a port of a Service that a gateway leads to.
@@ -86,14 +121,23 @@ pub struct GatewaySecret {
 /// What a gateway serves. Without `endpoints` and `secrets` those that it has remain.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct GatewayContent {
-    /// What is on its ports, all of them.
+    /// What is on its ports of TCP, all of them.
     pub listeners: Vec<Arc<Listener>>,
-    /// Endpoints of ports that the listeners lead to.
+    /// What is on its ports of UDP, all of them.
+    pub datagrams: Vec<Arc<Datagrams>>,
+    /// Endpoints of ports that these lead to.
     pub endpoints: Vec<(ServicePort, Vec<Endpoint>)>,
     /// Secrets that the listeners name.
     pub secrets: Vec<Arc<GatewaySecret>>,
     /// The generations of the objects that this was made from.
     pub generations: BTreeMap<String, i64>,
+}
+
+impl GatewayContent {
+    fn on_ports(&self) -> impl Iterator<Item = OnPort> {
+        let listeners = self.listeners.iter().cloned().map(OnPort::Listener);
+        listeners.chain(self.datagrams.iter().cloned().map(OnPort::Datagrams))
+    }
 }
 
 /// Why something of a gateway is not written.
@@ -124,10 +168,49 @@ impl ReadTxn<'_> {
         self.get::<GatewayRow>(&[gateway]).is_some()
     }
 
-    /// What a gateway serves, by port.
+    /// What a gateway serves on TCP, by port.
     pub fn gateway_listeners(&self, gateway: &str) -> Vec<Arc<Listener>> {
+        let found = self.on_ports(gateway).into_iter();
+        let listeners = found.filter_map(|one| match one {
+            OnPort::Listener(listener) => Some(listener),
+            OnPort::Datagrams(_) => None,
+        });
+        listeners.collect()
+    }
+
+    /// What a gateway serves on UDP, by port.
+    pub fn gateway_datagrams(&self, gateway: &str) -> Vec<Arc<Datagrams>> {
+        let found = self.on_ports(gateway).into_iter();
+        let datagrams = found.filter_map(|one| match one {
+            OnPort::Datagrams(datagrams) => Some(datagrams),
+            OnPort::Listener(_) => None,
+        });
+        datagrams.collect()
+    }
+
+    /// The ports of Services that a gateway leads to.
+    pub fn gateway_service_ports(&self, gateway: &str) -> BTreeSet<ServicePort> {
+        let mut ports = BTreeSet::new();
+        for one in self.on_ports(gateway) {
+            let backends = match &one {
+                OnPort::Listener(listener) => listener.backends(),
+                OnPort::Datagrams(datagrams) => datagrams.backends(),
+            };
+            ports.extend(backends.into_iter().map(|backend| backend.service_port()));
+        }
+        ports
+    }
+
+    fn on_ports(&self, gateway: &str) -> Vec<OnPort> {
         let rows: Vec<Arc<GatewayListenerRow>> = self.scan(&[gateway]);
-        rows.iter().map(|row| Arc::clone(&row.listener)).collect()
+        rows.iter().map(|row| row.serves.clone()).collect()
+    }
+
+    /// The names of the secrets that a gateway names.
+    fn gateway_secret_names(&self, gateway: &str) -> BTreeSet<String> {
+        let listeners = self.gateway_listeners(gateway);
+        let names = listeners.iter().flat_map(|one| one.secrets());
+        names.map(str::to_owned).collect()
     }
 
     /// The endpoints of a port of a Service that a gateway leads to; `None` if nobody has named any.
@@ -163,24 +246,21 @@ impl WriteTxn {
     ) -> Result<(), GatewayProblem> {
         let modify_index = self.index();
         self.put_generations(gateway, &content.generations);
-        let before = self.read().gateway_listeners(gateway);
-        for listener in &before {
-            let mut now = content.listeners.iter();
-            if !now.any(|now| now.port == listener.port) {
-                self.remove_listener(gateway, listener.port);
+        let before = self.read().on_ports(gateway);
+        let place = |one: &OnPort| (one.transport(), one.port());
+        for old in &before {
+            if !content.on_ports().any(|now| place(&now) == place(old)) {
+                self.remove_port(gateway, old);
             }
         }
-        for listener in &content.listeners {
-            if !before.contains(listener) {
-                let listener = Arc::clone(listener);
-                self.put(GatewayListenerRow {
-                    gateway: gateway.to_owned(),
-                    listener,
-                    modify_index,
-                });
-            }
+        for serves in content.on_ports().filter(|now| !before.contains(now)) {
+            self.put(GatewayListenerRow {
+                gateway: gateway.to_owned(),
+                serves,
+                modify_index,
+            });
         }
-        self.remove_unused(gateway, &content.listeners);
+        self.remove_unused(gateway);
         self.put_gateway_endpoints(gateway, &content.endpoints)?;
         self.put_gateway_secrets(gateway, &content.secrets)
     }
@@ -195,8 +275,8 @@ impl WriteTxn {
         gateway: &str,
         all: &[(ServicePort, Vec<Endpoint>)],
     ) -> Result<(), GatewayProblem> {
-        let listeners = self.written(gateway)?;
-        let used = ports(&listeners);
+        self.require_gateway(gateway)?;
+        let used = self.read().gateway_service_ports(gateway);
         for (place, (of, endpoints)) in all.iter().enumerate() {
             if !used.contains(of) {
                 return Err(GatewayProblem::UnusedEndpoints(place));
@@ -227,8 +307,8 @@ impl WriteTxn {
         gateway: &str,
         all: &[Arc<GatewaySecret>],
     ) -> Result<(), GatewayProblem> {
-        let listeners = self.written(gateway)?;
-        let used = secrets(&listeners);
+        self.require_gateway(gateway)?;
+        let used = self.read().gateway_secret_names(gateway);
         for (place, secret) in all.iter().enumerate() {
             if !used.contains(secret.name.as_str()) {
                 return Err(GatewayProblem::UnusedSecret(place));
@@ -247,30 +327,30 @@ impl WriteTxn {
 
     /// Removes a gateway with everything that it has. A no-op if there is none.
     pub fn remove_gateway(&mut self, gateway: &str) {
-        for listener in self.read().gateway_listeners(gateway) {
-            self.remove_listener(gateway, listener.port);
+        for one in self.read().on_ports(gateway) {
+            self.remove_port(gateway, &one);
         }
-        self.remove_unused(gateway, &[]);
+        self.remove_unused(gateway);
         self.remove_gateway_status(gateway);
         self.remove::<GatewayRow>(&[gateway]);
     }
 
-    fn written(&self, gateway: &str) -> Result<Vec<Arc<Listener>>, GatewayProblem> {
-        let read = self.read();
-        match read.is_gateway(gateway) {
-            true => Ok(read.gateway_listeners(gateway)),
+    fn require_gateway(&self, gateway: &str) -> Result<(), GatewayProblem> {
+        match self.read().is_gateway(gateway) {
+            true => Ok(()),
             false => Err(GatewayProblem::Missing),
         }
     }
 
-    fn remove_listener(&mut self, gateway: &str, port: u16) {
-        let names = [gateway, Transport::Tcp.as_str(), &port_name(port)];
+    fn remove_port(&mut self, gateway: &str, one: &OnPort) {
+        let names = [gateway, one.transport().as_str(), &port_name(one.port())];
         self.remove::<GatewayListenerRow>(&names);
     }
 
-    /// Removes the endpoints and secrets that these listeners of a gateway do not lead to.
-    fn remove_unused(&mut self, gateway: &str, listeners: &[Arc<Listener>]) {
-        let (ports, secrets) = (ports(listeners), secrets(listeners));
+    /// Removes the endpoints and secrets that no port of a gateway leads to.
+    fn remove_unused(&mut self, gateway: &str) {
+        let ports = self.read().gateway_service_ports(gateway);
+        let secrets = self.read().gateway_secret_names(gateway);
         let rows: Vec<Arc<GatewayEndpointsRow>> = self.read().scan(&[gateway]);
         for of in rows.iter().map(|row| &row.of) {
             if !ports.contains(of) {
@@ -286,15 +366,4 @@ impl WriteTxn {
             }
         }
     }
-}
-
-/// The ports of Services that listeners lead to.
-fn ports(listeners: &[Arc<Listener>]) -> BTreeSet<ServicePort> {
-    let backends = listeners.iter().flat_map(|one| one.backends());
-    backends.map(|backend| backend.service_port()).collect()
-}
-
-/// The secrets that listeners name.
-fn secrets(listeners: &[Arc<Listener>]) -> BTreeSet<&str> {
-    listeners.iter().flat_map(|one| one.secrets()).collect()
 }

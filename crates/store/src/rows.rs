@@ -14,7 +14,6 @@ use legate_model::{
     Namespace, Node, NodeCoordinate, Partition, Peering, PreparedQuery, ServiceInstance,
     ServiceName, Session, Tenancy, TenancyName,
 };
-use legate_routes::Transport;
 use serde::{Deserialize, Serialize};
 
 use crate::ca_state::CaState;
@@ -225,7 +224,7 @@ rows! {
         secret = "it may contain a private key, or a token for an external CA";
     Gateways: GatewayRow = |row| [&row.name];
     GatewayListeners: GatewayListenerRow = |row| [
-        &row.gateway, Transport::Tcp.as_str(), &port_name(row.listener.port)
+        &row.gateway, row.serves.transport().as_str(), &port_name(row.serves.port())
     ];
     GatewayEndpoints: GatewayEndpointsRow = |row| [
         &row.gateway, &row.of.namespace, &row.of.name, row.of.transport.as_str(),

@@ -370,8 +370,8 @@ fn refuse_invalid(row: &Stored) -> Result<(), SnapshotError> {
             entry.validate_nesting(),
         )
     } else if let Some(row) = row.get::<GatewayListenerRow>() {
-        let what = format!("port {} of gateway {:?}", row.listener.port, row.gateway);
-        (what, row.listener.validate())
+        let what = format!("port {} of gateway {:?}", row.serves.port(), row.gateway);
+        (what, row.serves.validate())
     } else if let Some(row) = row.get::<GatewayEndpointsRow>() {
         let what = format!("endpoints of gateway {:?}", row.gateway);
         (what, row.validate())

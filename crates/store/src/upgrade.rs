@@ -11,7 +11,7 @@
 //! | 7 | namespaces and partitions; older rows are of the default ones |
 //! | 8 | what gateways of clusters serve; older rows have none |
 //! | 9 | what the proxies of these gateways have acknowledged; older rows name no generations |
-//! | 10 | the log of a file; older servers would lose what is in it |
+//! | 10 | the log of a file; older servers would lose what is in it; what gateways of clusters serve on UDP |
 
 use crate::state::{Changes, State};
 use crate::write::WriteTxn;

@@ -17,8 +17,8 @@ pub struct GatewayOutcome {
     /// The generations that the last configuration was made from which the proxy has acknowledged
     /// completely; `None` if there was none on its stream.
     pub acknowledged: Option<Arc<Generations>>,
-    /// What the proxy does not serve as it was written, by port, with the reasons: `443`, or empty
-    /// for what is not of one port.
+    /// What the proxy does not serve as it was written, by port, with the reasons: `443`, `53/udp`,
+    /// or empty for what is not of one port.
     pub rejected: BTreeMap<String, String>,
 }
 
@@ -65,7 +65,7 @@ fn rejected(resources: &ResourceSet, session: &Session) -> BTreeMap<String, Stri
     let mut rejected = BTreeMap::new();
     for (type_url, name, mut reason) in refused.chain(failed) {
         let port = gateway_port(type_url, name).unwrap_or_default();
-        rejected.entry(port.to_owned()).or_insert_with(|| {
+        rejected.entry(port).or_insert_with(|| {
             reason.truncate(reason.floor_char_boundary(MAX_REASON));
             reason
         });

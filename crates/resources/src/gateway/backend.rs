@@ -191,7 +191,7 @@ pub(crate) fn endpoints(
     })
 }
 
-fn endpoint(host: IpAddr, port: u16, transport: socket_address::Protocol) -> LbEndpoint {
+pub(super) fn endpoint(host: IpAddr, port: u16, transport: socket_address::Protocol) -> LbEndpoint {
     let address = SocketAddress {
         protocol: transport.into(),
         address: host.to_string(),

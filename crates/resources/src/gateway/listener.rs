@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use envoy_types::pb::envoy::config::core::v3::{TrafficDirection, address, socket_address};
+use envoy_types::pb::envoy::config::core::v3::TrafficDirection;
 use envoy_types::pb::envoy::config::listener::v3::{
     Filter, FilterChain, FilterChainMatch, Listener, QuicProtocolOptions, UdpListenerConfig,
 };
@@ -173,16 +173,11 @@ fn over_quic(name: &str, input: &GatewayListener<'_>) -> Listener {
         input.telemetry,
         chains.collect(),
     );
-    let address = listener.address.as_mut();
-    if let Some(address::Address::SocketAddress(socket)) =
-        address.and_then(|address| address.address.as_mut())
-    {
-        socket.protocol = socket_address::Protocol::Udp.into();
-    }
-    listener.udp_listener_config = Some(UdpListenerConfig {
+    let quic = UdpListenerConfig {
         quic_options: Some(QuicProtocolOptions::default()),
         ..UdpListenerConfig::default()
-    });
+    };
+    listener::to_udp(&mut listener, quic);
     listener
 }
 

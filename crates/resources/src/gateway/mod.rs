@@ -6,6 +6,7 @@ pub(crate) mod bind;
 pub(crate) mod certificates;
 pub(crate) mod changes;
 pub(crate) mod cluster;
+pub(crate) mod datagrams;
 pub(crate) mod edge;
 pub(crate) mod external;
 pub(crate) mod http;

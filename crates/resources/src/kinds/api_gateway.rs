@@ -18,6 +18,7 @@ use legate_routes::{
 
 use super::backends;
 use super::change::{SameProxy, counterpart, same_chain};
+use super::datagrams;
 use super::services;
 use crate::composer::Composer;
 use crate::error::GenerateError;
@@ -127,6 +128,12 @@ pub(super) fn compose(
     for unit in backends {
         composer.add(backends::SECTION, unit);
     }
+    if !own.served.datagrams.is_empty() {
+        let units = datagrams::units(composer, own, last, same.instance, &hosts.0);
+        for unit in units {
+            composer.add(datagrams::SECTION, unit);
+        }
+    }
     if own.hides_entry {
         composer.add(OF_CLUSTER, of_cluster(composer, proxy, last));
     }
@@ -160,7 +167,7 @@ fn secrets(own: &ApiGateway) -> BTreeSet<&str> {
 
 /// The backends that have a cluster, with its name.
 fn clusters<'a>(own: &'a ApiGateway, units: &[UnitBuilder<'_>]) -> BTreeMap<&'a Backend, String> {
-    let all = std::iter::zip(&own.backends, units);
+    let all = std::iter::zip(backends::of(own), units);
     let made = all.filter(|(_, unit)| unit.lacking(Type::Cluster).is_none());
     made.map(|(one, _)| (&*one.backend, backend::name(&one.backend)))
         .collect()

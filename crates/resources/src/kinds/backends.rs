@@ -1,10 +1,11 @@
 //! What is outside of the mesh and a gateway was told: a unit for each way to call a port, with its
-//! cluster and its endpoints.
+//! cluster and its endpoints. Those of UDP are part of the gateway's own ports (`datagrams`).
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use legate_proxycfg::{ApiGateway, BackendSnapshot};
+use legate_routes::BackendProtocol;
 
 use crate::composer::Composer;
 use crate::gateway::backend;
@@ -24,9 +25,11 @@ pub(super) fn units<'a>(
     same_secrets: bool,
 ) -> Vec<UnitBuilder<'a>> {
     let mut units = Vec::with_capacity(own.backends.len());
-    for (place, one) in own.backends.iter().enumerate() {
-        let before = last.and_then(|last| counterpart(&last.backends, place, one));
-        let earlier = last.zip(before).map(|(last, at)| &last.backends[at]);
+    let last: Option<Vec<_>> = last.map(|last| of(last).collect());
+    for (place, one) in of(own).enumerate() {
+        let last = last.as_deref();
+        let before = last.and_then(|last| counterpart(last, place, one));
+        let earlier = last.zip(before).map(|(last, at)| last[at]);
         let mut unit = composer.unit(SECTION, before);
         let (memo, name) = (composer.memo, || backend::name(&one.backend));
         unit.part(
@@ -48,9 +51,15 @@ pub(super) fn units<'a>(
     units
 }
 
+/// The backends that have a unit, in order.
+pub(super) fn of(own: &ApiGateway) -> impl Iterator<Item = &BackendSnapshot> {
+    let is_udp = |one: &BackendSnapshot| one.backend.protocol == BackendProtocol::Udp;
+    own.backends.iter().filter(move |one| !is_udp(one))
+}
+
 /// The index of a backend among those of the last snapshot.
-fn counterpart(last: &[BackendSnapshot], place: usize, now: &BackendSnapshot) -> Option<usize> {
-    let same = |other: &BackendSnapshot| Arc::ptr_eq(&other.backend, &now.backend);
+fn counterpart(last: &[&BackendSnapshot], place: usize, now: &BackendSnapshot) -> Option<usize> {
+    let same = |other: &&BackendSnapshot| Arc::ptr_eq(&other.backend, &now.backend);
     let in_place = last.get(place).filter(|other| same(other));
     in_place
         .map(|_| place)

@@ -4,6 +4,7 @@
 mod api_gateway;
 mod backends;
 mod change;
+mod datagrams;
 mod egress;
 mod ingress_gateway;
 mod mesh_gateway;

@@ -22,8 +22,8 @@ use envoy_types::pb::envoy::config::listener::v3::listener::{
     ConnectionBalanceConfig, connection_balance_config,
 };
 use envoy_types::pb::envoy::config::listener::v3::{
-    Filter, FilterChain, Listener, ListenerFilter, ListenerFilterChainMatchPredicate, filter,
-    listener_filter, listener_filter_chain_match_predicate,
+    Filter, FilterChain, Listener, ListenerFilter, ListenerFilterChainMatchPredicate,
+    UdpListenerConfig, filter, listener_filter, listener_filter_chain_match_predicate,
 };
 use envoy_types::pb::envoy::extensions::filters::http::grpc_http1_bridge::v3::Config as BridgeConfig;
 use envoy_types::pb::envoy::extensions::filters::http::grpc_stats::v3::{
@@ -125,6 +125,17 @@ impl Bind {
             Self::Pipe { path, .. } => path.clone(),
         }
     }
+}
+
+/// Makes a listener one of UDP.
+pub(crate) fn to_udp(listener: &mut Listener, config: UdpListenerConfig) {
+    let address = listener.address.as_mut();
+    if let Some(address::Address::SocketAddress(socket)) =
+        address.and_then(|address| address.address.as_mut())
+    {
+        socket.protocol = socket_address::Protocol::Udp.into();
+    }
+    listener.udp_listener_config = Some(config);
 }
 
 /// How long [`server_name`] waits for a TLS handshake before the connection continues without one.

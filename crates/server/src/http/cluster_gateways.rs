@@ -10,7 +10,7 @@ use axum::response::Response;
 use http::HeaderMap;
 use legate_identity::{BadPair, check_pair};
 use legate_model::{Invalid, name};
-use legate_routes::{Endpoint, Listener, MAX_PEM, ServicePort};
+use legate_routes::{Datagrams, Endpoint, Listener, MAX_PEM, ServicePort};
 use legate_store::{
     GatewayContent, GatewayProblem, GatewaySecret, GatewayStatus, MAX_ENDPOINTS, MAX_LISTENERS,
     ReadTxn, WriteTxn, Writer,
@@ -36,8 +36,11 @@ const MAX_OBJECT: usize = 512;
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "PascalCase", deny_unknown_fields)]
 struct Written {
-    /// All of its ports.
+    /// All of its ports of TCP.
     listeners: Vec<Arc<Listener>>,
+    /// All of its ports of UDP.
+    #[serde(default)]
+    datagrams: Vec<Arc<Datagrams>>,
     #[serde(default)]
     endpoints: Vec<EndpointsOf>,
     #[serde(default)]
@@ -116,12 +119,24 @@ pub(super) async fn put(
     name::validate_service_name(&name)
         .map_err(|error| Invalid::new("the gateway's name", error.to_string()))?;
     let written: Written = decode(&headers, body).await?;
-    check_listeners(&written.listeners)?;
+    check_ports(
+        "Listeners",
+        &written.listeners,
+        |one| one.port,
+        |one| one.validate(),
+    )?;
+    check_ports(
+        "Datagrams",
+        &written.datagrams,
+        |one| one.port,
+        |one| one.validate(),
+    )?;
     check_endpoints(&written.endpoints)?;
     check_secrets(&written.secrets)?;
     check_generations(&written.generations)?;
     let content = GatewayContent {
         listeners: written.listeners,
+        datagrams: written.datagrams,
         endpoints: pairs(written.endpoints),
         secrets: written.secrets,
         generations: written.generations,
@@ -225,14 +240,20 @@ async fn write(
     call.json(&true)
 }
 
-fn check_listeners(listeners: &[Arc<Listener>]) -> Result<(), Invalid> {
-    bounded("Listeners", listeners.len(), MAX_LISTENERS)?;
+/// Checks what is on the ports of one transport.
+fn check_ports<T>(
+    field: &str,
+    all: &[Arc<T>],
+    port: impl Fn(&T) -> u16,
+    validate: impl Fn(&T) -> Result<(), Invalid>,
+) -> Result<(), Invalid> {
+    bounded(field, all.len(), MAX_LISTENERS)?;
     let mut ports = BTreeSet::new();
-    for (at, listener) in listeners.iter().enumerate() {
-        let within = |error: Invalid| error.within(format!("Listeners[{at}]"));
-        listener.validate().map_err(within)?;
-        if !ports.insert(listener.port) {
-            let reason = format!("{} is another listener's, too", listener.port);
+    for (at, one) in all.iter().enumerate() {
+        let within = |error: Invalid| error.within(format!("{field}[{at}]"));
+        validate(one).map_err(within)?;
+        if !ports.insert(port(one)) {
+            let reason = format!("{} is another listener's, too", port(one));
             return Err(within(Invalid::new("Port", reason)));
         }
     }
@@ -305,9 +326,8 @@ fn shown(txn: &ReadTxn<'_>, name: &str) -> Option<Value> {
         return None;
     }
     let listeners = txn.gateway_listeners(name);
-    let backends = listeners.iter().flat_map(|one| one.backends());
-    let ports: BTreeSet<_> = backends.map(|backend| backend.service_port()).collect();
-    let endpoints = ports.into_iter().filter_map(|of| {
+    let ports = txn.gateway_service_ports(name).into_iter();
+    let endpoints = ports.filter_map(|of| {
         let endpoints = txn.gateway_endpoints(name, &of)?.to_vec();
         Some(EndpointsOf { of, endpoints })
     });
@@ -319,6 +339,7 @@ fn shown(txn: &ReadTxn<'_>, name: &str) -> Option<Value> {
     Some(json!({
         "Name": name,
         "Listeners": listeners,
+        "Datagrams": txn.gateway_datagrams(name),
         "Endpoints": endpoints.collect::<Vec<_>>(),
         "Secrets": secrets.collect::<Vec<_>>(),
         "Generations": txn.gateway_generations(name)?.of,

@@ -41,10 +41,17 @@ fn endpoints(address: &str) -> Value {
     json!([{"Of": of(), "Endpoints": [{"Address": address, "Port": 8080}]}])
 }
 
+/// A port of UDP.
+fn datagrams(port: u16) -> Value {
+    let backend = json!({"Namespace": "shop", "Name": "dns", "Port": 53, "Protocol": "Udp"});
+    json!({"Port": port, "Backends": [{"Weight": 1, "Target": {"Backend": backend}}]})
+}
+
 fn gateway() -> Value {
     let (certificate, key) = pair();
     json!({
         "Listeners": [listener(443)],
+        "Datagrams": [datagrams(443)],
         "Endpoints": endpoints("10.0.0.1"),
         "Secrets": [{"Name": "shop/cert", "Certificate": certificate, "PrivateKey": key}],
     })
@@ -65,7 +72,10 @@ async fn a_gateway_is_written_read_and_removed() {
     let written = index();
     client.write(GATEWAY, &gateway).await;
     client
-        .write(GATEWAY, &json!({"Listeners": [listener(443)]}))
+        .write(
+            GATEWAY,
+            &json!({"Listeners": [listener(443)], "Datagrams": [datagrams(443)]}),
+        )
         .await;
     let path = format!("{GATEWAY}/endpoints");
     let same = json!({"Endpoints": endpoints("10.0.0.1")});
@@ -80,6 +90,7 @@ async fn a_gateway_is_written_read_and_removed() {
     assert!(!shown.text().contains("PRIVATE KEY"), "{}", shown.text());
     let shown = shown.json();
     assert_eq!(shown["Listeners"], gateway["Listeners"]);
+    assert_eq!(shown["Datagrams"], gateway["Datagrams"]);
     assert_eq!(shown["Endpoints"], gateway["Endpoints"]);
     assert_eq!(shown["Secrets"][0]["Name"], "shop/cert");
     let list = "/v1/internal/legate/gateways";
@@ -125,6 +136,21 @@ async fn errors_name_the_field() {
         (
             json!({"Listeners": [listener(443), listener(443)]}),
             "Listeners[1].Port: ",
+        ),
+        (
+            json!({"Listeners": [], "Datagrams": [datagrams(53), datagrams(53)]}),
+            "Datagrams[1].Port: ",
+        ),
+        (
+            with("/Datagrams/0/Backends/0/Weight", json!(0)),
+            "Datagrams[0].Backends[0].Weight: ",
+        ),
+        (
+            with(
+                "/Datagrams/0/Backends/0/Target",
+                json!({"Service": {"Name": "api"}}),
+            ),
+            "Datagrams[0].Backends[0].Target: ",
         ),
         (
             with(&format!("{rule}/Action/Forward/0/Weight"), json!(0)),

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use legate_model::{Secret, Tenancy};
-use legate_routes::{Endpoint, Listener, ServicePort};
+use legate_routes::{Datagrams, Endpoint, Listener, ServicePort};
 use serde_json::json;
 
 use super::durable::open;
@@ -33,6 +33,20 @@ fn port_of(service: &str) -> ServicePort {
     serde_json::from_value(json!({"Namespace": "shop", "Name": service, "Port": 80})).unwrap()
 }
 
+/// A port of UDP that leads to a Service.
+fn datagrams(port: u16, service: &str) -> Arc<Datagrams> {
+    let backend = json!({"Namespace": "shop", "Name": service, "Port": 53, "Protocol": "Udp"});
+    let backends = json!([{"Weight": 1, "Target": {"Backend": backend}}]);
+    Arc::new(serde_json::from_value(json!({"Port": port, "Backends": backends})).unwrap())
+}
+
+fn udp_port_of(service: &str) -> ServicePort {
+    serde_json::from_value(
+        json!({"Namespace": "shop", "Name": service, "Port": 53, "Transport": "Udp"}),
+    )
+    .unwrap()
+}
+
 fn at(addresses: &[&str]) -> Vec<Endpoint> {
     let endpoint = |address: &&str| Endpoint {
         address: address.parse().unwrap(),
@@ -52,9 +66,11 @@ fn secret(certificate: &str) -> Arc<GatewaySecret> {
 fn content() -> GatewayContent {
     GatewayContent {
         listeners: vec![listener(443, "web"), listener(8443, "api")],
+        datagrams: vec![datagrams(443, "dns")],
         endpoints: vec![
             (port_of("web"), at(&["10.0.0.1", "10.0.0.2"])),
             (port_of("api"), at(&["10.0.0.3"])),
+            (udp_port_of("dns"), at(&["10.0.0.4"])),
         ],
         secrets: vec![secret("a")],
         ..GatewayContent::default()
@@ -135,12 +151,34 @@ async fn what_is_equal_takes_no_index() {
 
     let mut one = content();
     one.listeners[1] = listener(8443, "web");
-    one.endpoints.pop();
+    one.endpoints.remove(1);
     assert_eq!(put(&store, "edge", one).await, Ok(true));
     let state = store.state();
     let read = state.read();
     assert!(Arc::ptr_eq(&before[0], &read.gateway_listeners("edge")[0]));
     assert!(read.gateway_endpoints("edge", &port_of("api")).is_none());
+    assert_eq!(read.gateway_datagrams("edge"), [datagrams(443, "dns")]);
+
+    let mut without = one_listener();
+    assert_eq!(put(&store, "edge", without.clone()).await, Ok(true));
+    let state = store.state();
+    let read = state.read();
+    assert!(read.gateway_datagrams("edge").is_empty());
+    assert!(
+        read.gateway_endpoints("edge", &udp_port_of("dns"))
+            .is_none()
+    );
+    without.datagrams = vec![datagrams(443, "web")];
+    assert_eq!(put(&store, "edge", without).await, Ok(true));
+    let listeners = store.state().read().gateway_listeners("edge");
+    assert_eq!(listeners, [listener(443, "web")], "of the same port");
+}
+
+fn one_listener() -> GatewayContent {
+    GatewayContent {
+        listeners: vec![listener(443, "web")],
+        ..GatewayContent::default()
+    }
 }
 
 #[tokio::test]

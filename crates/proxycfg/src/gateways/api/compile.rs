@@ -7,7 +7,7 @@ use legate_model::{
     ApiGatewayListener, ConfigEntry, ConfigKind, JwtRequirement, ServiceName, Upstream,
 };
 use legate_routes::{
-    Action, Backend, Content, HostPorts, Listener, NOT_FOUND, Rule, Target, VirtualHost,
+    Action, Backend, Content, Datagrams, HostPorts, Listener, NOT_FOUND, Rule, Target, VirtualHost,
     WeightedBackend, by_specificity,
 };
 use legate_store::ReadTxn;
@@ -24,6 +24,8 @@ use crate::queries::{self, JwtProviders};
 pub struct Compiled {
     /// By port.
     pub listeners: Vec<Arc<Listener>>,
+    /// What is on ports of UDP, by port.
+    pub datagrams: Vec<Arc<Datagrams>>,
     /// The certificates of the listeners, each once.
     pub certificates: Vec<Arc<Option<GatewayCertificate>>>,
     /// The services that the routes lead to, ordered by name.
@@ -193,6 +195,7 @@ impl Compiled {
     pub fn size(&self) -> usize {
         let lists = [
             self.listeners.len(),
+            self.datagrams.len(),
             self.certificates.len(),
             self.backends.len(),
         ];

@@ -18,13 +18,17 @@ pub(super) fn compiled(txn: &ReadTxn<'_>, gateway: &ServiceName) -> Option<Compi
         return None;
     }
     let listeners = txn.gateway_listeners(&gateway.name);
-    let backends: BTreeSet<_> = listeners.iter().flat_map(|one| one.backends()).collect();
+    let datagrams = txn.gateway_datagrams(&gateway.name);
+    let backends = listeners.iter().flat_map(|one| one.backends());
+    let backends = backends.chain(datagrams.iter().flat_map(|one| one.backends()));
+    let backends: BTreeSet<_> = backends.collect();
     let backends = backends.into_iter().map(Arc::clone).collect();
     Some(Compiled {
         certificates: certificates(txn, gateway, &listeners),
         backends: Arc::new(backends),
         is_of_cluster: true,
         listeners,
+        datagrams,
         ..Compiled::default()
     })
 }

@@ -176,6 +176,9 @@ fn put_gateway(txn: &mut WriteTxn, document: &Value) -> Result<(), Refused> {
         checked.map_err(|error| refused("gateway")(&error))?;
         content.listeners.push(Arc::new(listener));
     }
+    for datagrams in list("Datagrams") {
+        content.datagrams.push(part(datagrams)?);
+    }
     for one in list("Endpoints") {
         let endpoints = (part(&one["Of"])?, part(&one["Endpoints"])?);
         content.endpoints.push(endpoints);
