@@ -162,6 +162,12 @@ impl Cluster {
         }
     }
 
+    /// The uid of an object.
+    pub(super) fn uid(&self, kind: Kind, key: &Key) -> Option<&str> {
+        let known = self.known.get(&(kind, key.clone()))?;
+        Some(&known.uid)
+    }
+
     /// The status of an object as the API server has written it.
     pub(super) fn wrote(&mut self, kind: Kind, key: &Key, object: &DynamicObject) {
         if let Some(known) = self.known.get_mut(&(kind, key.clone())) {

@@ -8,15 +8,16 @@ use serde::Deserialize;
 
 use super::cluster::Cluster;
 use super::infrastructure::Owner;
+use super::kinds::Kind;
 
 /// What the proxies of a gateway have acknowledged, as the servers say it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub(super) struct Acknowledged {
-    /// Generations, by the name of the ListenerSet; that of the gateway itself is empty.
+    /// Generations, by the uids of the Gateway and of its ListenerSets.
     acknowledged: BTreeMap<String, i64>,
-    /// What they have refused, by port.
-    rejected: BTreeMap<u16, String>,
+    /// What they have refused, by port: `443` or `53/udp`. What is not of one port has none.
+    rejected: BTreeMap<String, String>,
 }
 
 /// The names of gateways in the mesh, with what their proxies have acknowledged.
@@ -49,15 +50,20 @@ pub(super) fn fronts(cluster: &Cluster, acknowledged: &AllAcknowledged) -> BTree
         let Some(known) = acknowledged.get(&owner.service()) else {
             continue;
         };
-        front.rejected.clone_from(&known.rejected);
-        for (name, generation) in &known.acknowledged {
-            match name.split_once('/') {
-                None => front.generation = *generation,
-                Some((namespace, name)) => {
-                    front.sets.insert(Key::new(namespace, name), *generation);
-                }
+        for (port, reason) in &known.rejected {
+            let number = port.strip_suffix("/udp").unwrap_or(port);
+            if let Ok(number) = number.parse() {
+                front.rejected.insert(number, reason.clone());
             }
         }
+        let of = |kind, key: &Key| {
+            let generation = known.acknowledged.get(cluster.uid(kind, key)?);
+            generation.copied()
+        };
+        front.generation = of(Kind::Gateway, &key).unwrap_or_default();
+        let sets = cluster.world.listener_sets.iter().map(|set| set.meta.key());
+        let sets = sets.filter_map(|key| Some((key.clone(), of(Kind::ListenerSet, &key)?)));
+        front.sets = sets.collect();
     }
     fronts
 }

@@ -10,9 +10,8 @@ use std::sync::Arc;
 
 use super::cluster::{Cluster, Pair};
 use super::endpoints::endpoints;
+use super::kinds::Kind;
 
-/// The key of the gateway's own generation. Those of its ListenerSets are their names.
-const OWN_GENERATION: &str = "";
 /// Secrets are named after the objects that they come from.
 const SECRET_PREFIX: &str = "kubernetes/";
 /// A request with more endpoints than this is divided. The servers accept bodies of 1 MiB.
@@ -134,18 +133,23 @@ impl Rows {
     }
 }
 
-/// The generations of the gateway and of the ListenerSets that name it.
+/// The generations of the gateway and of the ListenerSets that name it, by their uids: an object that
+/// is created again is another one.
 fn generations(cluster: &Cluster, key: &Key) -> BTreeMap<String, i64> {
     let gateways = cluster.world.gateways.iter();
     let own = gateways.filter(|one| one.meta.key() == *key);
-    let own = own.map(|one| (OWN_GENERATION.to_owned(), one.meta.generation));
+    let own = own.map(|one| (Kind::Gateway, &one.meta));
     let sets = cluster.world.listener_sets.iter().filter(|set| {
         let parent = &set.spec.parent_ref;
         let namespace = parent.namespace.as_ref().unwrap_or(&set.meta.namespace);
         (namespace, &parent.name) == (&key.namespace, &key.name)
     });
-    let sets = sets.map(|set| (set.meta.key().to_string(), set.meta.generation));
-    own.chain(sets).collect()
+    let sets = sets.map(|set| (Kind::ListenerSet, &set.meta));
+    let all = own.chain(sets).filter_map(|(kind, meta)| {
+        let uid = cluster.uid(kind, &meta.key())?;
+        Some((uid.to_owned(), meta.generation))
+    });
+    all.collect()
 }
 
 /// Endpoints, divided into lists that fit into a request.

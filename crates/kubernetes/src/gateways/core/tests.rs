@@ -233,7 +233,7 @@ fn a_gateway_gets_proxies_rows_and_conditions_and_then_nothing_more() {
 #[test]
 fn programmed_waits_for_a_proxy() {
     let mut cluster = Cluster::served();
-    let acknowledged = json!({SERVICE: {"Acknowledged": {"": 1}, "Rejected": {}}});
+    let acknowledged = json!({SERVICE: {"Acknowledged": {GATEWAY: 1}, "Rejected": {}}});
     let acknowledged = serde_json::from_value(acknowledged).unwrap();
     cluster.core.acknowledged(acknowledged, cluster.now);
     let calls = cluster.calls();
@@ -294,7 +294,7 @@ fn a_failed_call_is_made_again_with_everything() {
     });
     let rows = rows.expect("the rows of the gateway");
     assert_eq!(rows[0].part, None);
-    assert_eq!(rows[0].body["Generations"], json!({"": 1}));
+    assert_eq!(rows[0].body["Generations"], json!({GATEWAY: 1}));
 }
 
 #[test]
