@@ -168,9 +168,13 @@ impl Cluster {
         Some(&known.uid)
     }
 
-    /// The status of an object as the API server has written it.
-    pub(super) fn wrote(&mut self, kind: Kind, key: &Key, object: &DynamicObject) {
-        if let Some(known) = self.known.get_mut(&(kind, key.clone())) {
+    /// An object with a status that was written, based on a version. The watch may already have reported
+    /// a newer one.
+    pub(super) fn wrote(&mut self, kind: Kind, key: &Key, written: (&str, &DynamicObject)) {
+        let (before, object) = written;
+        if let Some(known) = self.known.get_mut(&(kind, key.clone()))
+            && known.resource_version == before
+        {
             *known = known_of(object);
         }
     }

@@ -99,8 +99,13 @@ impl Call {
 /// How a call has ended.
 #[derive(Debug)]
 pub(super) enum Ended {
-    /// A status was written, and this is the object. `None` if it no longer exists.
-    Status(Option<Box<DynamicObject>>),
+    /// A status was written.
+    Status {
+        /// The version that it was based on.
+        before: String,
+        /// The object. `None` if it no longer exists.
+        object: Option<Box<DynamicObject>>,
+    },
     /// Objects were applied.
     Applied(Vec<Manifest>),
     /// Objects were removed.
@@ -263,10 +268,10 @@ impl Core {
             self.delayed.remove(&subject);
         }
         match (&subject, ended) {
-            (Subject::Status(kind, key), Ended::Status(Some(object))) => {
-                self.cluster.wrote(*kind, key, &object);
-            }
-            (Subject::Status(..), Ended::Status(None)) => drop(self.pending.remove(&subject)),
+            (Subject::Status(kind, key), Ended::Status { before, object }) => match object {
+                Some(object) => self.cluster.wrote(*kind, key, (&before, &object)),
+                None => drop(self.pending.remove(&subject)),
+            },
             (Subject::Infrastructure(key), Ended::Applied(manifests)) => {
                 self.applied.insert(key.clone(), (manifests, now));
             }

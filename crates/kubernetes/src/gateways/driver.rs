@@ -269,8 +269,14 @@ impl Driver<'_> {
             .patch_status(&key.name, &PatchParams::default(), &patch)
             .await
         {
-            Ok(object) => Ended::Status(Some(Box::new(object))),
-            Err(kube::Error::Api(error)) if error.code == 404 => Ended::Status(None),
+            Ok(object) => Ended::Status {
+                before: resource_version.to_owned(),
+                object: Some(Box::new(object)),
+            },
+            Err(kube::Error::Api(error)) if error.code == 404 => Ended::Status {
+                before: resource_version.to_owned(),
+                object: None,
+            },
             Err(error) => {
                 if is_conflict(&error) {
                     tracing::debug!(kind = kind.as_str(), %key, "the status has changed meanwhile");

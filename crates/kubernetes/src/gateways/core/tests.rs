@@ -153,13 +153,20 @@ impl Cluster {
             let subject = call.subject();
             let ended = match call {
                 Call::Status {
-                    kind, key, change, ..
+                    kind,
+                    key,
+                    resource_version,
+                    change,
+                    ..
                 } => {
                     let known = &self.core.cluster.known[&(kind, key.clone())];
                     let mut status = known.status.clone();
                     json_patch::merge(&mut status, &change);
                     let object = self.object(kind, &key.name, Value::Null, status);
-                    Ended::Status(Some(Box::new(object)))
+                    Ended::Status {
+                        before: resource_version,
+                        object: Some(Box::new(object)),
+                    }
                 }
                 Call::Apply { manifests, .. } => Ended::Applied(manifests),
                 Call::Remove { .. } => Ended::Removed,
@@ -321,4 +328,20 @@ fn an_outcome_does_not_wait_for_servers_for_ever() {
     assert!(wake > cluster.now);
     let calls = cluster.core.poll(wake, NOW);
     assert_eq!(calls.len(), 1);
+}
+
+#[test]
+fn a_write_does_not_hide_a_change_that_the_watch_has_reported_before() {
+    let mut cluster = Cluster::new();
+    cluster.class(CONTROLLER);
+    let calls = cluster.calls();
+    // The answer of this write arrives after the next change of the class.
+    cluster.class(CONTROLLER);
+    let newest = cluster.version.to_string();
+    cluster.accept(calls);
+    let calls = cluster.calls();
+    assert!(
+        matches!(&calls[..], [Call::Status { resource_version, .. }] if *resource_version == newest),
+        "{calls:?}"
+    );
 }
