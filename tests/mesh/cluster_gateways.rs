@@ -18,6 +18,7 @@ use tokio::time::timeout;
 use tokio_rustls::rustls::pki_types::CertificateDer;
 use tokio_rustls::rustls::pki_types::pem::PemObject;
 
+use crate::API;
 use crate::api_gateways::{ask_on, connect, pair, presented};
 
 const GATEWAY: &str = "/v1/internal/legate/gateway/edge";
@@ -316,5 +317,85 @@ async fn datagrams_are_shared_by_weight() {
     assert!(envoy.stop().await.success(), "{}", envoy.log());
     let stopped = applications.stop(Duration::from_secs(5)).await;
     stopped.expect("the applications stop");
+    mesh.stop().await;
+}
+
+/// Who answers this many requests, with their numbers; instead of an answer its status.
+async fn answered(server: SocketAddr, requests: usize) -> BTreeMap<String, usize> {
+    let mut found = BTreeMap::new();
+    for _ in 0..requests {
+        let answer = instance(server).await;
+        let answer = answer.unwrap_or_else(|error| error.chars().take(3).collect());
+        *found.entry(answer).or_default() += 1;
+    }
+    found
+}
+
+/// The Service `web` has a pod in the mesh and one outside of it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn pods_in_the_mesh_are_called_by_mutual_tls() {
+    let mut mesh = Mesh::start(MeshOptions::default()).await;
+    let outside = mesh.application("one");
+    mesh.outsider("one", outside).await;
+    let mut api = mesh.add(&API).await;
+    let sidecar = mesh.public("api");
+    assert!(instance(sidecar).await.is_err(), "not in plain text");
+    let (plain, in_mesh) = (
+        json!({"Address": outside.ip(), "Port": outside.port()}),
+        json!({"Address": sidecar.ip(), "Port": sidecar.port(), "Identity": {"Name": "api"}}),
+    );
+    let of = json!({"Namespace": "shop", "Name": "web", "Port": 80});
+    let endpoints = |all: &[&Value]| json!([{"Of": of, "Endpoints": all}]);
+    let body = json!({
+        "Listeners": [listener(HTTP, &json!("None"))], "Endpoints": endpoints(&[&plain]),
+    });
+    put(&mesh, "", body).await;
+    let mut envoy = mesh.add_gateway("api-gateway", "edge", json!({})).await;
+    let server: SocketAddr = (envoy.address, HTTP).into();
+    let half = |name: &'static str| {
+        move |found: &BTreeMap<String, usize>| {
+            let count = |name: &str| found.get(name).copied().unwrap_or_default();
+            count("one") == 10 && count(name) == 10
+        }
+    };
+    let all =
+        |name: &'static str| move |found: &BTreeMap<String, usize>| found.get(name) == Some(&20);
+    let ask = || answered(server, 20);
+    eventually("the pod outside of the mesh answers", ask, all("one")).await;
+    let both = json!({"Endpoints": endpoints(&[&plain, &in_mesh])});
+    put(&mesh, "/endpoints", both).await;
+    eventually("the pod in the mesh denies", ask, half("403")).await;
+    mesh.intend("edge", "api", "allow").await;
+    eventually("the pod in the mesh answers", ask, half("api")).await;
+    // Another service than the one that the sidecar has a certificate of.
+    let mut wrong = in_mesh.clone();
+    wrong["Identity"]["Name"] = json!("other");
+    let changed = json!({"Endpoints": endpoints(&[&plain, &wrong])});
+    put(&mesh, "/endpoints", changed).await;
+    let is_refused = |found: &BTreeMap<String, usize>| !found.contains_key("api");
+    eventually("the identity is verified", ask, is_refused).await;
+    let only = json!({"Endpoints": endpoints(&[&in_mesh])});
+    put(&mesh, "/endpoints", only).await;
+    eventually("the pod in the mesh answers all", ask, all("api")).await;
+
+    // A policy for TLS is for pods that are not in the mesh.
+    let mut with_tls = listener(HTTP, &json!("None"));
+    let target = "/Contents/0/Http/0/Rules/0/Action/Forward/0/Target/Backend";
+    let tls = json!({
+        "ServerName": "web.test", "Authorities": {"Pem": pair(HOST).0}, "Names": [{"Host": "web.test"}],
+    });
+    with_tls.pointer_mut(target).expect("a backend")["Tls"] = tls;
+    let body = json!({"Listeners": [with_tls], "Endpoints": endpoints(&[&plain])});
+    put(&mesh, "", body).await;
+    eventually("the policy applies", ask, all("503")).await;
+    let both = json!({"Endpoints": endpoints(&[&plain, &in_mesh])});
+    put(&mesh, "/endpoints", both).await;
+    // Requests that no application has seen are tried again.
+    eventually("the pod in the mesh answers all", ask, all("api")).await;
+    mesh.intend("edge", "api", "deny").await;
+    let denied = |found: &BTreeMap<String, usize>| !found.contains_key("api");
+    eventually("it is denied again", ask, denied).await;
+    assert!(envoy.stop().await.success(), "{}", envoy.log());
+    assert!(api.stop().await.success(), "{}", api.log());
     mesh.stop().await;
 }

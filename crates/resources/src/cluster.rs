@@ -427,7 +427,11 @@ fn to_original_destination(name: &str, connect_timeout: Duration) -> Cluster {
 }
 
 /// The SPIFFE id that the certificates of instances must have.
-fn identity(trust_domain: &TrustDomain, service: &ServiceName, datacenter: &str) -> String {
+pub(crate) fn identity(
+    trust_domain: &TrustDomain,
+    service: &ServiceName,
+    datacenter: &str,
+) -> String {
     let identity = SpiffeId::Service {
         trust_domain: trust_domain.clone(),
         tenancy: service.tenancy.clone(),

@@ -1,9 +1,11 @@
-//! Backends outside of the mesh.
+//! Backends that are not services of the mesh, although some of their endpoints may be in it.
 
 use std::net::IpAddr;
 
+use legate_model::ServiceName;
 use serde::{Deserialize, Serialize};
 
+use crate::form;
 use crate::listener::Certificate;
 
 /// A port of a Kubernetes Service, as a gateway calls it. Gateways that call it in different ways
@@ -79,13 +81,21 @@ impl Transport {
 }
 
 /// Something that can be called, behind the port of a Service.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", deny_unknown_fields)]
 pub struct Endpoint {
     /// Its IP address.
     pub address: IpAddr,
-    /// Its port.
+    /// Its port; that of its sidecar if it has an identity.
     pub port: u16,
+    /// The service of the mesh that it belongs to. It is called by mutual TLS, whatever the backend
+    /// says of TLS, and must prove to be this service.
+    #[serde(
+        default,
+        with = "form::some_service",
+        skip_serializing_if = "Option::is_none"
+    )]
+    pub identity: Option<ServiceName>,
 }
 
 /// What a backend understands.

@@ -4,9 +4,11 @@
 use std::collections::BTreeSet;
 
 use legate_filter::re2;
-use legate_model::{HeaderModifiers, Invalid};
+use legate_model::{HeaderModifiers, Invalid, name};
 
-use crate::backend::{AltName, Authorities, Backend, BackendProtocol, Endpoint, ServicePort};
+use crate::backend::{
+    AltName, Authorities, Backend, BackendProtocol, Endpoint, ServicePort, Transport,
+};
 use crate::host::is_host;
 use crate::listener::{Certificate, Chain, Clients, Content, Datagrams, Listener, Tls};
 use crate::matching::{Match, PathMatch, TextMatch, ValueMatch};
@@ -132,10 +134,19 @@ impl ServicePort {
 }
 
 impl Endpoint {
+    /// Whether it can be behind a port of this transport.
+    ///
     /// # Errors
     ///
     /// [`Invalid`] names the first field that cannot be served.
-    pub fn validate(&self) -> Checked {
+    pub fn validate(&self, transport: Transport) -> Checked {
+        if let Some(service) = &self.identity {
+            if transport == Transport::Udp {
+                return invalid("Identity", "sidecars take no datagrams");
+            }
+            name::validate_service_name(&service.name)
+                .map_err(|error| Invalid::new("Identity.Name", error.to_string()))?;
+        }
         if self.address.is_unspecified() || self.address.is_multicast() {
             let reason = format!("{} is not the address of anything", self.address);
             return invalid("Address", reason);

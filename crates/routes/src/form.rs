@@ -53,6 +53,30 @@ pub(crate) mod some_duration {
     }
 }
 
+/// Names of services that may be missing.
+pub(crate) mod some_service {
+    use legate_model::ServiceName;
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    #[derive(Serialize, Deserialize)]
+    struct Named(#[serde(with = "super::service")] ServiceName);
+
+    #[expect(clippy::ref_option, reason = "serde calls it with the field")]
+    pub(crate) fn serialize<S: Serializer>(
+        value: &Option<ServiceName>,
+        to: S,
+    ) -> Result<S::Ok, S::Error> {
+        value.clone().map(Named).serialize(to)
+    }
+
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(
+        from: D,
+    ) -> Result<Option<ServiceName>, D::Error> {
+        let named = Option::<Named>::deserialize(from)?;
+        Ok(named.map(|Named(service)| service))
+    }
+}
+
 /// Names of services and routes.
 pub(crate) mod service {
     use legate_model::{ServiceName, Tenancy, TenancyName};

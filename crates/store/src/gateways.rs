@@ -93,7 +93,7 @@ impl GatewayEndpointsRow {
         let mut endpoints = self.endpoints.iter().enumerate();
         endpoints.try_for_each(|(at, one)| {
             let within = |error: Invalid| error.within(format!("Endpoints[{at}]"));
-            one.validate().map_err(within)
+            one.validate(self.of.transport).map_err(within)
         })
     }
 }

@@ -63,6 +63,7 @@ pub(super) fn endpoints(
             slice.ready.iter().map(|address| Endpoint {
                 address: *address,
                 port: *number,
+                identity: None,
             })
         })
     });

@@ -1,16 +1,21 @@
-//! Clusters and endpoints of a gateway's backends outside of the mesh: ports of Services in
-//! Kubernetes.
+//! Clusters and endpoints of a gateway's backends: ports of Services in Kubernetes.
 //!
 //! Endpoints are a resource of their own, so that a rollout changes no cluster. What TLS trusts is
 //! part of the cluster; what it presents is a secret.
+//!
+//! An endpoint with an identity is called by mutual TLS, and the cluster has a socket for each
+//! identity among its endpoints. With other identities it is another cluster, of another name: one
+//! that lacks the socket of an endpoint never gets the endpoint, and cannot call it in plain text.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use envoy_types::pb::envoy::config::cluster::v3::{Cluster, cluster};
 use envoy_types::pb::envoy::config::core::v3::{
-    Address, DataSource, SocketAddress, TransportSocket, address, data_source, socket_address,
+    Address, DataSource, Metadata, SocketAddress, TransportSocket, address, data_source,
+    socket_address,
 };
 use envoy_types::pb::envoy::config::endpoint::v3::{
     ClusterLoadAssignment, Endpoint as EnvoyEndpoint, LbEndpoint, LocalityLbEndpoints, lb_endpoint,
@@ -20,18 +25,21 @@ use envoy_types::pb::envoy::extensions::transport_sockets::tls::v3::{
     common_tls_context, subject_alt_name_matcher,
 };
 use envoy_types::pb::envoy::r#type::matcher::v3::{StringMatcher, string_matcher};
+use envoy_types::pb::google::protobuf::{Struct, Value, value};
+use legate_model::{ServiceName, sni};
+use legate_proxycfg::Proxy;
 use legate_routes::{
     AltName, Authorities, Backend, BackendProtocol, BackendTls, Certificate, Endpoint, Transport,
 };
 use sha2::{Digest, Sha256};
 
-use crate::cluster::{http2_only, set_http_options};
+use crate::cluster::{http2_only, identity, set_http_options};
 use crate::duration::proto_duration;
 use crate::encode::{self, EncodedResource};
 use crate::error::GenerateError;
 use crate::memo::Memo;
 use crate::names::LEAF;
-use crate::tls;
+use crate::tls::{self, TlsSettings};
 
 /// The timeout of a connection, Envoy's default.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -39,9 +47,13 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// The authorities of the gateway's image.
 const OF_SYSTEM: &str = "/etc/ssl/certs/ca-certificates.crt";
 
-/// The name of the cluster and of its endpoints. Different ways to call one port are different
+/// The key of endpoints' metadata by which Envoy chooses their socket, and the name in it.
+const SOCKET_MATCH: &str = "envoy.transport_socket_match";
+const SIDECAR: &str = "sidecar";
+
+/// The name of a cluster without sidecars. Different ways to call one port are different
 /// clusters.
-pub(crate) fn name(backend: &Backend) -> String {
+fn name(backend: &Backend) -> String {
     let Backend {
         namespace,
         name,
@@ -58,22 +70,61 @@ pub(crate) fn name(backend: &Backend) -> String {
     let plain = format!("{protocol}.{port}.{name}.{namespace}.kubernetes");
     match tls {
         None => plain,
-        Some(tls) => format!("{plain}.tls-{}", fingerprint(tls)),
+        Some(tls) => {
+            let settings = serde_json::to_vec(tls).expect("the settings are JSON in the store");
+            format!("{plain}.tls-{}", fingerprint(&settings))
+        }
     }
 }
 
-/// A digest of the settings, long enough that different ones differ.
-fn fingerprint(tls: &BackendTls) -> String {
-    let text = serde_json::to_vec(tls).expect("the settings are JSON in the store");
-    let digest = Sha256::digest(text);
+/// A digest, long enough that those of different bytes differ.
+fn fingerprint(bytes: &[u8]) -> String {
+    let digest = Sha256::digest(bytes);
     let hex = digest.iter().take(16).map(|byte| format!("{byte:02x}"));
     hex.collect()
 }
 
-/// The cluster of a backend. `has_secret`: whether the gateway has a secret of this name.
+/// The services of the mesh that endpoints belong to, as their callers verify them: the SPIFFE id by
+/// the server name of the handshake.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Sidecars(BTreeMap<String, String>);
+
+impl Sidecars {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    pub(crate) fn of(proxy: &Proxy, endpoints: &[Endpoint]) -> Self {
+        let services: BTreeSet<&ServiceName> = endpoints
+            .iter()
+            .filter_map(|one| one.identity.as_ref())
+            .collect();
+        let (datacenter, domain) = (&*proxy.datacenter, &proxy.trust_domain);
+        let all = services.into_iter().map(|service| {
+            let sni = sni::service(service, datacenter, domain);
+            (sni, identity(domain, service, datacenter))
+        });
+        Self(all.collect())
+    }
+
+    /// The name of the cluster of a backend with these sidecars, and of its endpoints.
+    pub(crate) fn cluster(&self, backend: &Backend) -> String {
+        let name = name(backend);
+        if self.is_empty() {
+            return name;
+        }
+        let sidecars: Vec<&str> = self.0.keys().map(String::as_str).collect();
+        format!("{name}.mesh-{}", fingerprint(sidecars.join(" ").as_bytes()))
+    }
+}
+
+/// The cluster of a backend with endpoints at these sidecars. `settings` are those of connections to
+/// them. `has_secret`: whether the gateway has a secret of this name.
 pub(crate) fn cluster(
     memo: &Memo,
     backend: &Backend,
+    sidecars: &Sidecars,
+    settings: &TlsSettings,
     has_secret: impl Fn(&str) -> bool,
 ) -> Result<Arc<EncodedResource>, GenerateError> {
     if let Some(Certificate::Secret(secret)) = presented(backend)
@@ -81,9 +132,20 @@ pub(crate) fn cluster(
     {
         return Err(GenerateError::NoSecret(secret.clone()));
     }
-    memo.get(&("backend", backend), |(_, backend)| {
-        let name = name(backend);
-        Ok(encode::resource(&name, &build(&name, backend), &[&name]))
+    let input = ("backend", backend, sidecars, settings);
+    memo.get(&input, |(_, backend, sidecars, settings)| {
+        let name = sidecars.cluster(backend);
+        let matches = sidecars
+            .0
+            .iter()
+            .map(|(sni, identity)| cluster::TransportSocketMatch {
+                name: sni.clone(),
+                r#match: Some(sidecar(sni)),
+                transport_socket: Some(tls::upstream(settings, sni, identity)),
+            });
+        let mut cluster = build(&name, backend);
+        cluster.transport_socket_matches = matches.collect();
+        Ok(encode::resource(&name, &cluster, &[&name]))
     })
 }
 
@@ -166,29 +228,44 @@ fn alt_name(name: &AltName) -> SubjectAltNameMatcher {
 /// it.
 pub(crate) fn endpoints(
     memo: &Memo,
-    backend: &Backend,
+    proxy: &Proxy,
+    name: &str,
     endpoints: &[Endpoint],
 ) -> Result<Arc<EncodedResource>, GenerateError> {
-    let input = (name(backend), backend.protocol, endpoints);
-    memo.get(&("backend endpoints", &input), |(_, input)| {
-        let (name, protocol, endpoints) = input;
-        let transport = match protocol {
-            BackendProtocol::Udp => socket_address::Protocol::Udp,
-            _ => socket_address::Protocol::Tcp,
-        };
-        let all = endpoints.iter();
-        let all = all.map(|one| endpoint(one.address, one.port, transport));
+    let mesh = (&*proxy.datacenter, &proxy.trust_domain);
+    memo.get(&("backend endpoints", name, mesh, endpoints), |input| {
+        let (_, name, (datacenter, domain), endpoints) = input;
+        let all = endpoints.iter().map(|one| {
+            let found = endpoint(one.address, one.port, socket_address::Protocol::Tcp);
+            let service = one.identity.as_ref();
+            let sni = service.map(|service| sni::service(service, datacenter, domain));
+            LbEndpoint {
+                metadata: sni.map(|sni| Metadata {
+                    filter_metadata: [(SOCKET_MATCH.to_owned(), sidecar(&sni))].into(),
+                    ..Metadata::default()
+                }),
+                ..found
+            }
+        });
         let localities = (!endpoints.is_empty()).then(|| LocalityLbEndpoints {
             lb_endpoints: all.collect(),
             ..LocalityLbEndpoints::default()
         });
         let assignment = ClusterLoadAssignment {
-            cluster_name: name.clone(),
+            cluster_name: (*name).to_owned(),
             endpoints: localities.into_iter().collect(),
             ..ClusterLoadAssignment::default()
         };
         Ok(encode::resource(name, &assignment, &[]))
     })
+}
+
+/// The metadata of endpoints at the sidecars of a service.
+fn sidecar(sni: &str) -> Struct {
+    let kind = value::Kind::StringValue(sni.to_owned());
+    Struct {
+        fields: [(SIDECAR.to_owned(), Value { kind: Some(kind) })].into(),
+    }
 }
 
 pub(super) fn endpoint(host: IpAddr, port: u16, transport: socket_address::Protocol) -> LbEndpoint {

@@ -193,12 +193,15 @@ fn number(value: u32) -> UInt32Value {
 
 #[cfg(test)]
 mod tests {
+    use std::slice;
+
     use super::*;
 
     fn endpoint(last: u8) -> Endpoint {
         Endpoint {
             address: IpAddr::V4(Ipv4Addr::new(10, 0, 0, last)),
             port: 53,
+            identity: None,
         }
     }
 
@@ -215,23 +218,26 @@ mod tests {
 
     #[test]
     fn endpoints_divide_the_share_of_their_backend() {
-        let [one, two, three] = [1, 2, 3].map(endpoint);
+        let [one, two, three] = &[1, 2, 3].map(endpoint);
         let pair = |address: &str, percent| (address.to_owned(), percent);
-        let found = shares(&[(9, &[one]), (1, &[two, three])]);
+        let found = shares(&[
+            (9, slice::from_ref(one)),
+            (1, &[two.clone(), three.clone()]),
+        ]);
         let expected = [
             pair("10.0.0.1", 90),
             pair("10.0.0.2", 5),
             pair("10.0.0.3", 5),
         ];
         assert_eq!(found, expected);
-        let found = shares(&[(1, &[one]), (1, &[one, two])]);
+        let found = shares(&[(1, slice::from_ref(one)), (1, &[one.clone(), two.clone()])]);
         assert_eq!(found, [pair("10.0.0.1", 75), pair("10.0.0.2", 25)]);
-        let found = shares(&[(3, &[one]), (1, &[])]);
+        let found = shares(&[(3, slice::from_ref(one)), (1, &[])]);
         assert_eq!(found, [pair("10.0.0.1", 75), pair("255.255.255.255", 25)]);
         assert_eq!(shares(&[(3, &[]), (1, &[])]), [], "all is dropped");
         assert_eq!(shares(&[]), []);
         let all: Vec<_> = (0..200).map(endpoint).collect();
-        let sum: u64 = weights(&[(u32::MAX - 1, &all), (1, &[one])])
+        let sum: u64 = weights(&[(u32::MAX - 1, &all), (1, slice::from_ref(one))])
             .values()
             .copied()
             .map(u64::from)

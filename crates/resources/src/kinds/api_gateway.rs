@@ -22,11 +22,12 @@ use super::datagrams;
 use super::services;
 use crate::composer::Composer;
 use crate::error::GenerateError;
+use crate::gateway::backend::Sidecars;
 use crate::gateway::http::OfAllRoutes;
 use crate::gateway::listener::{Chain, GatewayListener, HTTP3, LeadsTo, Requests};
 use crate::gateway::rules::{NO_CLUSTER, Referred, virtual_hosts};
 use crate::gateway::tls::{Certificate, ServerTls};
-use crate::gateway::{backend, bind, certificates, changes, http, listener};
+use crate::gateway::{bind, certificates, changes, http, listener};
 use crate::jwt;
 use crate::listener::Bind;
 use crate::listener::normalization::Normalization;
@@ -88,12 +89,12 @@ pub(super) fn compose(
     let services = services::units(composer, proxy, &own.upstreams, before, same, &settings);
     let secrets = secrets(own);
     let same_secrets = last.is_some_and(|last| self::secrets(last) == secrets);
-    let backends = backends::units(composer, own, last, &secrets, same_secrets);
+    let backends = backends::units(composer, proxy, (own, last), same, &secrets, same_secrets);
     let mut ports = Vec::with_capacity(own.served.listeners.len());
     {
         let names = own.upstreams.iter().enumerate();
         let names = names.map(|(at, one)| (names::service(proxy, &one.upstream), at));
-        let clusters = LazyCell::new(|| clusters(own, &backends));
+        let clusters = LazyCell::new(|| clusters(proxy, own, &backends));
         let cluster = |backend: &Backend| clusters.get(backend).cloned();
         let gateway = Gateway {
             proxy,
@@ -103,7 +104,8 @@ pub(super) fn compose(
             services: &services,
             by_name: names.collect(),
             cluster: &cluster,
-            same_clusters: last.is_some_and(|last| have_same_backends(last, own))
+            same_clusters: same.mesh_name
+                && last.is_some_and(|last| have_same_clusters(proxy, last, own))
                 && !backends.iter().any(|unit| unit.has_trouble(Type::Cluster)),
             secrets: &secrets,
             same_secrets,
@@ -166,16 +168,27 @@ fn secrets(own: &ApiGateway) -> BTreeSet<&str> {
 }
 
 /// The backends that have a cluster, with its name.
-fn clusters<'a>(own: &'a ApiGateway, units: &[UnitBuilder<'_>]) -> BTreeMap<&'a Backend, String> {
+fn clusters<'a>(
+    proxy: &Proxy,
+    own: &'a ApiGateway,
+    units: &[UnitBuilder<'_>],
+) -> BTreeMap<&'a Backend, String> {
     let all = std::iter::zip(backends::of(own), units);
     let made = all.filter(|(_, unit)| unit.lacking(Type::Cluster).is_none());
-    made.map(|(one, _)| (&*one.backend, backend::name(&one.backend)))
-        .collect()
+    let named = made.map(|(one, _)| {
+        let sidecars = Sidecars::of(proxy, &one.endpoints);
+        (&*one.backend, sidecars.cluster(&one.backend))
+    });
+    named.collect()
 }
 
-fn have_same_backends(a: &ApiGateway, b: &ApiGateway) -> bool {
-    let mut pairs = std::iter::zip(&a.backends, &b.backends);
-    a.backends.len() == b.backends.len() && pairs.all(|(a, b)| Arc::ptr_eq(&a.backend, &b.backend))
+fn have_same_clusters(proxy: &Proxy, last: &ApiGateway, own: &ApiGateway) -> bool {
+    let mut pairs = std::iter::zip(&last.backends, &own.backends);
+    last.backends.len() == own.backends.len()
+        && pairs.all(|(last, own)| {
+            Arc::ptr_eq(&last.backend, &own.backend)
+                && backends::have_same_sidecars(proxy, last, own)
+        })
 }
 
 /// The ports of the listeners.

@@ -1,17 +1,20 @@
 //! What is outside of the mesh and a gateway was told: a unit for each way to call a port, with its
 //! cluster and its endpoints. Those of UDP are part of the gateway's own ports (`datagrams`).
 
+use std::cell::LazyCell;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use legate_proxycfg::{ApiGateway, BackendSnapshot};
+use legate_proxycfg::{ApiGateway, BackendSnapshot, Proxy};
 use legate_routes::BackendProtocol;
 
+use super::change::SameProxy;
 use crate::composer::Composer;
-use crate::gateway::backend;
+use crate::gateway::backend::{self, Sidecars};
 use crate::part::{UnitBuilder, made};
 use crate::resource_type::Type;
 use crate::section::Section;
+use crate::tls::TlsSettings;
 
 /// The section of the backends.
 pub(super) const SECTION: Section = Section("backends");
@@ -19,11 +22,13 @@ pub(super) const SECTION: Section = Section("backends");
 /// The units of the backends, in their order.
 pub(super) fn units<'a>(
     composer: &Composer<'a>,
-    own: &ApiGateway,
-    last: Option<&ApiGateway>,
+    proxy: &Proxy,
+    (own, last): (&ApiGateway, Option<&ApiGateway>),
+    same: SameProxy,
     secrets: &BTreeSet<&str>,
     same_secrets: bool,
 ) -> Vec<UnitBuilder<'a>> {
+    let same_mesh = same.mesh_name && same.mesh;
     let mut units = Vec::with_capacity(own.backends.len());
     let last: Option<Vec<_>> = last.map(|last| of(last).collect());
     for (place, one) in of(own).enumerate() {
@@ -31,20 +36,25 @@ pub(super) fn units<'a>(
         let before = last.and_then(|last| counterpart(last, place, one));
         let earlier = last.zip(before).map(|(last, at)| last[at]);
         let mut unit = composer.unit(SECTION, before);
-        let (memo, name) = (composer.memo, || backend::name(&one.backend));
-        unit.part(
-            Type::Cluster,
-            name,
-            earlier.is_some() && same_secrets,
-            |_| {
-                let has_secret = |name: &str| secrets.contains(name);
-                made(backend::cluster(memo, &one.backend, has_secret))
-            },
-        );
+        let (memo, backend) = (composer.memo, &one.backend);
+        let sidecars = LazyCell::new(|| Sidecars::of(proxy, &one.endpoints));
+        let name = || sidecars.cluster(backend);
+        let same_sidecars = earlier.is_some_and(|last| have_same_sidecars(proxy, last, one));
+        let same_cluster = same_mesh && same_secrets && same_sidecars;
+        unit.part(Type::Cluster, name, same_cluster, |_| {
+            let has_secret = |name: &str| secrets.contains(name);
+            let settings = match sidecars.is_empty() {
+                true => TlsSettings::default(),
+                false => TlsSettings::outgoing((*proxy.mesh).as_ref())?,
+            };
+            made(backend::cluster(
+                memo, backend, &sidecars, &settings, has_secret,
+            ))
+        });
         let same_endpoints =
             earlier.is_some_and(|earlier| Arc::ptr_eq(&earlier.endpoints, &one.endpoints));
-        unit.part(Type::Endpoints, name, same_endpoints, |_| {
-            made(backend::endpoints(memo, &one.backend, &one.endpoints))
+        unit.part(Type::Endpoints, name, same_endpoints && same_mesh, |_| {
+            made(backend::endpoints(memo, proxy, &name(), &one.endpoints))
         });
         units.push(unit);
     }
@@ -55,6 +65,16 @@ pub(super) fn units<'a>(
 pub(super) fn of(own: &ApiGateway) -> impl Iterator<Item = &BackendSnapshot> {
     let is_udp = |one: &BackendSnapshot| one.backend.protocol == BackendProtocol::Udp;
     own.backends.iter().filter(move |one| !is_udp(one))
+}
+
+/// Whether a backend has a cluster of the same name, if the mesh has the same name.
+pub(super) fn have_same_sidecars(
+    proxy: &Proxy,
+    last: &BackendSnapshot,
+    now: &BackendSnapshot,
+) -> bool {
+    let sidecars = |one: &BackendSnapshot| Sidecars::of(proxy, &one.endpoints);
+    Arc::ptr_eq(&last.endpoints, &now.endpoints) || sidecars(last) == sidecars(now)
 }
 
 /// The index of a backend among those of the last snapshot.

@@ -267,7 +267,7 @@ fn check_endpoints(all: &[EndpointsOf]) -> Result<(), Invalid> {
         of.map_err(within)?;
         bounded("Endpoints", one.endpoints.len(), MAX_ENDPOINTS).map_err(within)?;
         for (at, endpoint) in one.endpoints.iter().enumerate() {
-            let checked = endpoint.validate();
+            let checked = endpoint.validate(one.of.transport);
             let checked = checked.map_err(|error| error.within(format!("Endpoints[{at}]")));
             checked.map_err(within)?;
         }

@@ -38,7 +38,9 @@ fn listener(port: u16) -> Value {
 }
 
 fn endpoints(address: &str) -> Value {
-    json!([{"Of": of(), "Endpoints": [{"Address": address, "Port": 8080}]}])
+    let in_mesh = json!({"Address": address, "Port": 20000, "Identity": {"Name": "web"}});
+    let endpoints = json!([{"Address": address, "Port": 8080}, in_mesh]);
+    json!([{"Of": of(), "Endpoints": endpoints}])
 }
 
 /// A port of UDP.
@@ -160,6 +162,17 @@ async fn errors_name_the_field() {
         (
             with("/Endpoints/0/Endpoints/0/Address", json!("0.0.0.0")),
             "Endpoints[0].Endpoints[0].Address: ",
+        ),
+        (
+            with("/Endpoints/0/Endpoints/1/Identity", json!({"Name": ""})),
+            "Endpoints[0].Endpoints[1].Identity.Name: ",
+        ),
+        (
+            with(
+                "/Endpoints/0/Of",
+                json!({"Namespace": "shop", "Name": "dns", "Port": 53, "Transport": "Udp"}),
+            ),
+            "Endpoints[0].Endpoints[1].Identity: sidecars take no datagrams",
         ),
         (
             with("/Secrets/0/PrivateKey", json!(pair().1)),

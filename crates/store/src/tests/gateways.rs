@@ -51,6 +51,7 @@ fn at(addresses: &[&str]) -> Vec<Endpoint> {
     let endpoint = |address: &&str| Endpoint {
         address: address.parse().unwrap(),
         port: 8080,
+        identity: None,
     };
     addresses.iter().map(endpoint).collect()
 }
