@@ -120,7 +120,7 @@ impl Log {
         match options.read(true).write(true).open(path(database)) {
             Ok(file) => Self::of_file(file).map(Some),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-            Err(error) => Err(error),
+            Err(error) => Err(named(&error)),
         }
     }
 
@@ -128,7 +128,8 @@ impl Log {
     pub(super) fn open_or_create(database: &Path) -> io::Result<Self> {
         let mut options = fs::File::options();
         let options = options.read(true).write(true).create(true).truncate(false);
-        let file = options.mode(0o600).open(path(database))?;
+        let file = options.mode(0o600).open(path(database));
+        let file = file.map_err(|error| named(&error))?;
         sync_directory(database)?;
         Self::of_file(file)
     }
@@ -242,6 +243,11 @@ impl Log {
 
 fn path(database: &Path) -> std::path::PathBuf {
     database.with_extension("wal")
+}
+
+/// An error that says which of the two files it is about.
+fn named(error: &io::Error) -> io::Error {
+    io::Error::new(error.kind(), format!("{NAME}: {error}"))
 }
 
 fn unusable(why: &str) -> Unopened {
