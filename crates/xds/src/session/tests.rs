@@ -371,6 +371,63 @@ fn a_refused_response_is_reported_and_not_repeated() {
 }
 
 #[test]
+fn a_client_has_all_once_it_has_what_its_listeners_refer_to() {
+    let all = |_: &str| true;
+    let mut stream = Stream::new(mesh("1"));
+    assert!(!stream.session.has_all(all), "it has asked for nothing");
+    stream.request(request(Cluster));
+    stream.request(subscribe(Endpoint, &["api"]));
+    stream.request(request(Listener));
+    assert!(stream.session.is_waiting());
+    stream.accept();
+    // It is in sync with all that it has asked for, which is not all.
+    assert!(!stream.session.is_waiting());
+    assert!(!stream.session.has_all(|_| false), "the route is missing");
+    stream.request(subscribe(Route, &["r"]));
+    assert!(!stream.session.has_all(|_| false), "it is on its way");
+    stream.accept();
+    assert!(stream.session.has_all(|_| false));
+    assert!(!stream.session.has_all(all), "the secret is missing");
+    stream.request(subscribe(Secret, &["leaf"]));
+    stream.accept();
+    assert!(stream.session.has_all(all));
+    stream.snapshot(mesh("1"));
+    assert!(stream.session.has_all(all), "nothing has changed");
+    stream.snapshot(mesh("2"));
+    assert!(!stream.session.has_all(all));
+    stream.accept();
+    assert!(stream.session.has_all(all));
+}
+
+#[test]
+fn current_rejections_have_their_reasons() {
+    let mut stream = connected("1");
+    let rejections = |stream: &Stream| {
+        let all = stream.session.rejections();
+        let all = all.map(|(kind, name, reason)| (kind, name.to_string(), reason.to_string()));
+        all.collect::<Vec<_>>()
+    };
+    assert_eq!(rejections(&stream), []);
+    let with_route = |version| {
+        set([
+            (Secret, resource("leaf", "1", &[])),
+            (Cluster, resource("api", "1", &["api"])),
+            (Endpoint, resource("api", "1", &[])),
+            (Listener, resource("out", "1", &["r"])),
+            (Route, resource("r", version, &[])),
+        ])
+    };
+    stream.snapshot(with_route("2"));
+    stream.refuse();
+    let expected = (Route, "r".to_owned(), "no such thing".to_owned());
+    assert_eq!(rejections(&stream), [expected]);
+    stream.snapshot(with_route("3"));
+    assert_eq!(rejections(&stream), [], "of an earlier version");
+    stream.accept();
+    assert!(stream.session.has_all(|_| true));
+}
+
+#[test]
 fn partially_applied_changes_of_a_refused_response_are_undone() {
     let mut stream = connected("1");
     let clusters = |api| {
