@@ -48,6 +48,8 @@ pub struct GatewayReport {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "PascalCase")]
 pub struct GatewayStatus {
+    /// Who writes the gateway; empty if that was not said.
+    pub owner: String,
     /// The newest generation of each object that a proxy has acknowledged with everything else.
     pub acknowledged: BTreeMap<String, i64>,
     /// Why a port is not served as it was written: `443`, `53/udp`, or empty for what is not of one
@@ -88,24 +90,22 @@ impl ReadTxn<'_> {
 
     /// What the proxies of a gateway have made of it; `None` if there is no such gateway.
     pub fn gateway_status(&self, gateway: &str) -> Option<GatewayStatus> {
-        if !self.is_gateway(gateway) {
-            return None;
-        }
+        let owner = self.gateway_owner(gateway)?;
         let row: Option<Arc<GatewayStatusRow>> = self.get(&[gateway]);
-        Some(row.map_or_else(GatewayStatus::default, |row| {
-            let mut rejected = BTreeMap::new();
+        let mut status = GatewayStatus {
+            owner,
+            ..GatewayStatus::default()
+        };
+        if let Some(row) = row {
+            status.acknowledged.clone_from(&row.acknowledged);
             for one in row.rejected.iter().filter(|one| self.is_registered(one)) {
                 for (port, reason) in &one.by_port {
-                    rejected
-                        .entry(port.clone())
-                        .or_insert_with(|| reason.clone());
+                    let entry = status.rejected.entry(port.clone());
+                    entry.or_insert_with(|| reason.clone());
                 }
             }
-            GatewayStatus {
-                acknowledged: row.acknowledged.clone(),
-                rejected,
-            }
-        }))
+        }
+        Some(status)
     }
 
     /// Whether a report says nothing new.
@@ -172,12 +172,19 @@ impl WriteTxn {
 
     /// Replaces the generations of a gateway, which is created if there is none. What was
     /// acknowledged of other objects, or of later generations, is forgotten.
-    pub(crate) fn put_generations(&mut self, gateway: &str, all: &BTreeMap<String, i64>) {
+    pub(crate) fn put_generations(
+        &mut self,
+        gateway: &str,
+        (owner, all): (&str, &BTreeMap<String, i64>),
+    ) {
         let modify_index = self.index();
+        let is_owned = self.read().gateway_owner(gateway).as_deref() == Some(owner);
         let before = self.read().gateway_generations(gateway);
-        if before.as_ref().is_none_or(|before| before.of != *all) {
+        let is_same = before.as_ref().is_some_and(|before| before.of == *all);
+        if !is_owned || !is_same {
             self.put(GatewayRow {
                 name: gateway.to_owned(),
+                owner: owner.to_owned(),
                 generations: Arc::new(Generations {
                     since: before.map_or(modify_index, |before| before.since),
                     of: all.clone(),

@@ -24,6 +24,9 @@ pub const MAX_ENDPOINTS: usize = 5_000;
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct GatewayRow {
     pub(crate) name: String,
+    /// Who writes it; empty if that was not said.
+    #[serde(default)]
+    pub(crate) owner: String,
     #[serde(default)]
     pub(crate) generations: Arc<Generations>,
     pub(crate) modify_index: u64,
@@ -131,6 +134,8 @@ pub struct GatewayContent {
     pub secrets: Vec<Arc<GatewaySecret>>,
     /// The generations of the objects that this was made from.
     pub generations: BTreeMap<String, i64>,
+    /// Who writes this: the cluster. What is another's is not written.
+    pub owner: String,
 }
 
 impl GatewayContent {
@@ -145,6 +150,8 @@ impl GatewayContent {
 pub enum GatewayProblem {
     /// There is no such gateway.
     Missing,
+    /// It is another owner's.
+    Owned,
     /// The gateway does not lead to the port at this place of the list.
     UnusedEndpoints(usize),
     /// The gateway does not name the secret at this place of the list.
@@ -166,6 +173,12 @@ impl ReadTxn<'_> {
     /// Whether a gateway is served from rows.
     pub fn is_gateway(&self, gateway: &str) -> bool {
         self.get::<GatewayRow>(&[gateway]).is_some()
+    }
+
+    /// Who writes a gateway; `None` if there is no such gateway.
+    pub fn gateway_owner(&self, gateway: &str) -> Option<String> {
+        let row: Arc<GatewayRow> = self.get(&[gateway])?;
+        Some(row.owner.clone())
     }
 
     /// What a gateway serves on TCP, by port.
@@ -238,14 +251,18 @@ impl WriteTxn {
     ///
     /// # Errors
     ///
-    /// [`GatewayProblem`] if there are endpoints or secrets that nothing leads to.
+    /// [`GatewayProblem`] if it is another's, or there are endpoints or secrets that nothing leads to.
     pub fn put_gateway(
         &mut self,
         gateway: &str,
         content: &GatewayContent,
     ) -> Result<(), GatewayProblem> {
         let modify_index = self.index();
-        self.put_generations(gateway, &content.generations);
+        let owner = self.read().gateway_owner(gateway).unwrap_or_default();
+        if !owner.is_empty() && owner != content.owner {
+            return Err(GatewayProblem::Owned);
+        }
+        self.put_generations(gateway, (&content.owner, &content.generations));
         let before = self.read().on_ports(gateway);
         let place = |one: &OnPort| (one.transport(), one.port());
         for old in &before {

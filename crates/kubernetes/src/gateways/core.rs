@@ -124,6 +124,8 @@ pub(super) struct Core {
     cluster: Cluster,
     installation: Installation,
     controller: String,
+    /// The cluster's uid, which gateways of several clusters of the servers are distinguished by.
+    owner: String,
     acknowledged: Option<AllAcknowledged>,
     outcome: Outcome,
     /// When the changes since the last resolution are resolved.
@@ -148,11 +150,16 @@ struct Delay {
 }
 
 impl Core {
-    pub(super) fn new(controller: &str, installation: Installation, now: Instant) -> Self {
+    pub(super) fn new(
+        (controller, owner): (&str, &str),
+        installation: Installation,
+        now: Instant,
+    ) -> Self {
         Self {
             cluster: Cluster::new(controller),
             installation,
             controller: controller.to_owned(),
+            owner: owner.to_owned(),
             acknowledged: None,
             outcome: Outcome::default(),
             resolve_at: None,
@@ -283,7 +290,11 @@ impl Core {
             (Subject::Rows(service), Ended::Rows(rows)) => {
                 self.written.insert(service.clone(), rows);
             }
-            (Subject::Rows(service), Ended::RowsRemoved) => drop(self.written.remove(service)),
+            (Subject::Rows(service), Ended::RowsRemoved) => {
+                self.written.remove(service);
+                // The servers report that they are gone.
+                self.pending.remove(&subject);
+            }
             (subject, _) => {
                 // Nobody knows how much of it was done.
                 if let Subject::Rows(service) = subject {
@@ -317,6 +328,10 @@ impl Core {
         let services = self.outcome.gateways.keys();
         let services = services.filter_map(|key| Some(self.owner(key)?.service()));
         let services = services.chain(self.written.keys().cloned());
+        let known = acknowledged
+            .iter()
+            .filter(|(_, known)| known.owner == self.owner);
+        let services = services.chain(known.map(|(name, _)| name.clone()));
         let pending = infrastructure.chain(services.map(Subject::Rows));
         let pending: BTreeSet<_> = statuses.chain(pending).collect();
         self.delayed
@@ -428,8 +443,14 @@ impl Core {
         let mut gateways = self.outcome.gateways.keys();
         let is_it = |key: &&Key| self.owner(key).is_some_and(|one| one.service() == service);
         let known = self.written.get(service);
+        // Perhaps another operator has written it, which no longer leads.
+        let acknowledged = self.acknowledged.as_ref();
+        let stored = acknowledged.and_then(|all| all.get(service));
+        let is_stored = stored.is_some_and(|stored| stored.owner == self.owner);
         let Some(key) = gateways.find(is_it) else {
-            known?;
+            if known.is_none() && !is_stored {
+                return None;
+            }
             // A deleted class takes nothing from its gateways.
             let mut all = self.cluster.world.gateways.iter();
             let still = all.find(|one| {
@@ -450,7 +471,7 @@ impl Core {
         if served.is_none() && known.is_none() && !has_proxies {
             return None;
         }
-        let rows = Rows::of(&self.cluster, key, served);
+        let rows = Rows::of(&self.cluster, (&self.owner, key), served);
         let requests = rows.requests(known);
         (!requests.is_empty()).then(|| Call::Rows {
             service: service.to_owned(),

@@ -26,6 +26,7 @@ use crate::context::{Servers as ServerOptions, Sidecars};
 use crate::inject::Cluster as Version;
 use crate::leader::Lead;
 use crate::servers::{Path, Servers, ServersError};
+use crate::sync::cluster_uid;
 use crate::watch::API_SERVER;
 
 /// The field manager of what is made for gateways.
@@ -81,7 +82,8 @@ async fn work(client: &Client, servers: &Servers, lead: &Lead, options: Options)
         servers,
         lead,
     };
-    let mut core = Core::new(CONTROLLER, installation, Instant::now());
+    let owner = cluster_uid(client).await;
+    let mut core = Core::new((CONTROLLER, &owner), installation, Instant::now());
     let (mut watches, sources) = Watches::start(client);
     sources.into_iter().for_each(|source| core.start(source));
     let mut calls = FuturesUnordered::new();

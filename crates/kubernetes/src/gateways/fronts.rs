@@ -14,6 +14,8 @@ use super::kinds::Kind;
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub(super) struct Acknowledged {
+    /// The cluster whose gateway it is.
+    pub(super) owner: String,
     /// Generations, by the uids of the Gateway and of its ListenerSets.
     acknowledged: BTreeMap<String, i64>,
     /// What they have refused, by port: `443` or `53/udp`. What is not of one port has none.

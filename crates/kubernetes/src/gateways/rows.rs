@@ -25,6 +25,7 @@ pub(super) struct Rows {
     listeners: Vec<Arc<Listener>>,
     datagrams: Value,
     generations: BTreeMap<String, i64>,
+    owner: String,
     endpoints: BTreeMap<ServicePort, BTreeSet<Endpoint>>,
     pairs: BTreeMap<String, Arc<Pair>>,
 }
@@ -48,11 +49,17 @@ impl Rows {
 
     /// What a gateway serves. A gateway that serves nothing has rows, too, so that its proxies close
     /// their ports.
-    pub(super) fn of(cluster: &Cluster, key: &Key, served: Option<&Served>) -> Self {
+    pub(super) fn of(
+        cluster: &Cluster,
+        (owner, key): (&str, &Key),
+        served: Option<&Served>,
+    ) -> Self {
+        let owner = owner.to_owned();
         let generations = generations(cluster, key);
         let Some(served) = served else {
             return Self {
                 generations,
+                owner,
                 datagrams: json!([]),
                 ..Self::default()
             };
@@ -80,6 +87,7 @@ impl Rows {
             listeners: listeners.cloned().map(Arc::new).collect(),
             datagrams: serde_json::to_value(&served.datagrams).unwrap_or_default(),
             generations,
+            owner,
             endpoints: endpoints.collect(),
             pairs: pairs.collect(),
             unknown: false,
@@ -112,6 +120,7 @@ impl Rows {
             let mut body = json!({
                 "Listeners": self.listeners,
                 "Generations": self.generations,
+                "Owner": self.owner,
                 "Endpoints": first,
                 "Secrets": pairs,
             });

@@ -117,7 +117,7 @@ async fn work(client: Client, servers: Servers, lead: &Lead, options: Options) {
 }
 
 /// The uid of `kube-system`, which identifies the cluster.
-async fn cluster_uid(client: &Client) -> String {
+pub(crate) async fn cluster_uid(client: &Client) -> String {
     let mut backoff = Backoff::new(API_SERVER);
     let namespaces: Api<k8s::Namespace> = Api::all(client.clone());
     loop {

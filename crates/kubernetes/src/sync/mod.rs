@@ -19,5 +19,6 @@ pub mod registration;
 mod tokens;
 pub mod wanted;
 
+pub(crate) use self::driver::cluster_uid;
 pub use self::driver::{Options, run};
 pub use self::metrics::SyncMetrics;

@@ -49,6 +49,9 @@ struct Written {
     /// name or a higher generation, to be another one.
     #[serde(default)]
     generations: BTreeMap<String, i64>,
+    /// The cluster whose gateway it is. A gateway of another cluster is not replaced.
+    #[serde(default)]
+    owner: String,
 }
 
 /// Endpoints of ports of Services.
@@ -134,12 +137,14 @@ pub(super) async fn put(
     check_endpoints(&written.endpoints)?;
     check_secrets(&written.secrets)?;
     check_generations(&written.generations)?;
+    bounded("Owner", written.owner.len(), MAX_OBJECT)?;
     let content = GatewayContent {
         listeners: written.listeners,
         datagrams: written.datagrams,
         endpoints: pairs(written.endpoints),
         secrets: written.secrets,
         generations: written.generations,
+        owner: written.owner,
     };
     write(call, &writer, name, move |txn, name| {
         txn.put_gateway(name, &content)
@@ -226,6 +231,10 @@ async fn write(
     let written = call.write(writer, move |txn| {
         change(txn, &name).map_err(|problem| match problem {
             GatewayProblem::Missing => missing(&name),
+            GatewayProblem::Owned => {
+                let reason = "the gateway of this name is another cluster's: rename one of the two";
+                Invalid::new("Owner", reason).into()
+            }
             GatewayProblem::UnusedEndpoints(place) => {
                 let field = format!("Endpoints[{place}].Of");
                 Invalid::new(field, "the gateway does not lead to this port").into()

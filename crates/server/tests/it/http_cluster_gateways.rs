@@ -234,7 +234,9 @@ async fn write(client: &Client, ports: &[u16], generation: i64) {
         listener
     });
     let listeners: Vec<_> = listeners.collect();
-    let body = json!({"Listeners": listeners, "Generations": {"": generation}});
+    let body = json!({
+        "Listeners": listeners, "Generations": {"": generation}, "Owner": "cluster",
+    });
     client.write(GATEWAY, &body).await;
 }
 
@@ -276,18 +278,27 @@ async fn the_status_is_what_proxies_answer() {
     ads.accept().await;
     ads.send(named(LISTENER, &[])).await;
     let listener = ads.accept().await;
-    let nothing = json!({"Acknowledged": {}, "Rejected": {}});
+    let nothing = json!({"Owner": "cluster", "Acknowledged": {}, "Rejected": {}});
     let shown = client.get(STATUSES).await;
     let mut index = shown.index();
     assert_eq!(shown.json()["edge"], nothing, "its routes are missing");
     ads.send(named(ROUTE, &["80"])).await;
     ads.accept().await;
-    let first = json!({"Acknowledged": {"": 1}, "Rejected": {}});
+    let first = json!({"Owner": "cluster", "Acknowledged": {"": 1}, "Rejected": {}});
     until_status(&client, &mut index, first.clone()).await;
+
+    let other = json!({"Listeners": [], "Owner": "another cluster"});
+    let refused = client.put(GATEWAY, &other).await;
+    assert_eq!(refused.status, StatusCode::BAD_REQUEST);
+    assert!(
+        refused.text().contains("another cluster's"),
+        "{}",
+        refused.text()
+    );
 
     // Nothing has to be sent.
     write(&client, &[80], 2).await;
-    let second = json!({"Acknowledged": {"": 2}, "Rejected": {}});
+    let second = json!({"Owner": "cluster", "Acknowledged": {"": 2}, "Rejected": {}});
     until_status(&client, &mut index, second).await;
 
     write(&client, &[80, 81], 3).await;
@@ -303,12 +314,12 @@ async fn the_status_is_what_proxies_answer() {
         ..named(LISTENER, &[])
     })
     .await;
-    let rejected = json!({"Acknowledged": {"": 2}, "Rejected": {"81": "the port is taken"}});
+    let rejected = json!({"Owner": "cluster", "Acknowledged": {"": 2}, "Rejected": {"81": "the port is taken"}});
     until_status(&client, &mut index, rejected).await;
 
     write(&client, &[80], 4).await;
     assert_eq!(ads.accept().await.removed_resources.len(), 1);
-    let fourth = json!({"Acknowledged": {"": 4}, "Rejected": {}});
+    let fourth = json!({"Owner": "cluster", "Acknowledged": {"": 4}, "Rejected": {}});
     while next_status(&client, &mut index).await != fourth {}
     assert_eq!(client.delete(GATEWAY).await.status, StatusCode::OK);
     assert_eq!(client.get(STATUSES).await.json(), json!({}));

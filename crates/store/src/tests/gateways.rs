@@ -278,3 +278,23 @@ fn keys_of_certificates_are_sealed() {
         &["edge", "shop/cert"]
     )));
 }
+
+#[tokio::test]
+async fn a_gateway_is_its_owners_alone() {
+    let folder = tempfile::tempdir().unwrap();
+    let opened = open(folder.path()).await;
+    let of = |owner: &str| GatewayContent {
+        owner: owner.to_owned(),
+        ..content()
+    };
+    assert_eq!(put(&opened.store, "edge", of("")).await, Ok(true));
+    assert_eq!(put(&opened.store, "edge", of("a")).await, Ok(true));
+    for other in ["", "b"] {
+        let refused = put(&opened.store, "edge", of(other)).await;
+        assert_eq!(refused, Err(Refused::Problem(GatewayProblem::Owned)));
+    }
+    assert_eq!(put(&opened.store, "edge", of("a")).await, Ok(false));
+    let status = opened.store.state().read().gateway_status("edge");
+    assert_eq!(status.unwrap().owner, "a");
+    opened.stop().await;
+}

@@ -16,6 +16,7 @@ use crate::gateways::kinds::Kind;
 use crate::sync::objects::Change;
 use legate_gateway_api::RouteKind;
 
+const OWNER: &str = "this cluster";
 const NOW: &str = "2026-01-01T00:00:00Z";
 const GATEWAY: &str = "edge";
 const SERVICE: &str = "shop--edge-legate";
@@ -56,7 +57,7 @@ struct Cluster {
 impl Cluster {
     fn new() -> Self {
         let now = Instant::now();
-        let mut core = Core::new(CONTROLLER, installation(), now);
+        let mut core = Core::new((CONTROLLER, OWNER), installation(), now);
         let kinds = Kind::ALL.map(Source::Resources);
         let own = [
             Source::Services,
@@ -190,6 +191,17 @@ impl Cluster {
             all.extend(self.accept(calls));
         }
         panic!("calls are made again and again: {all:?}");
+    }
+
+    /// The subjects of the next calls, after which the servers have no such rows.
+    fn settle_removing(&mut self, service: &str) -> Vec<Subject> {
+        let calls = self.calls();
+        let subjects = self.accept(calls);
+        let mut stored = self.core.acknowledged.clone().unwrap_or_default();
+        stored.remove(service);
+        self.core.acknowledged(stored, self.now);
+        assert!(self.settle().is_empty());
+        subjects
     }
 
     fn served() -> Self {
@@ -344,4 +356,17 @@ fn a_write_does_not_hide_a_change_that_the_watch_has_reported_before() {
         matches!(&calls[..], [Call::Status { resource_version, .. }] if *resource_version == newest),
         "{calls:?}"
     );
+}
+
+#[test]
+fn rows_that_no_gateway_has_are_removed_unless_they_are_another_clusters() {
+    let mut cluster = Cluster::new();
+    let stored = json!({
+        "shop--gone-legate": {"Owner": OWNER},
+        "shop--other-legate": {"Owner": "another cluster"},
+    });
+    let stored = serde_json::from_value(stored).unwrap();
+    cluster.core.acknowledged(stored, cluster.now);
+    let subjects = cluster.settle_removing("shop--gone-legate");
+    assert_eq!(subjects, [Subject::Rows("shop--gone-legate".to_owned())]);
 }
