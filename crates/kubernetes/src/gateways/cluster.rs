@@ -7,7 +7,7 @@ use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1 as core;
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use kube::core::DynamicObject;
+use kube::core::{DynamicObject, PartialObjectMeta};
 use legate_gateway_api::types::{GatewayAddress, ParametersReference};
 use legate_gateway_api::{Key, Object, RouteKind, Service, ServicePort, World};
 use legate_identity::{check_pair, split_certificates};
@@ -19,7 +19,11 @@ use serde_json::{Value, json};
 use super::class_config::ClassConfig;
 use super::endpoints::Slice;
 use super::kinds::{GROUP, Kind};
+use super::pods::Pods;
+use crate::annotations::MANAGED_BY;
+use crate::sync::facts;
 use crate::sync::objects::Change;
+use crate::sync::registration::Settings;
 
 /// A watch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -31,6 +35,10 @@ pub(super) enum Source {
     ConfigMaps,
     EndpointSlices,
     Deployments,
+    /// The metadata of all pods.
+    Pods,
+    /// The pods of the mesh.
+    MeshPods,
 }
 
 /// An object of a watch.
@@ -43,6 +51,8 @@ pub(super) enum Item {
     ConfigMap(Box<core::ConfigMap>),
     EndpointSlice(Box<EndpointSlice>),
     Deployment(Box<Deployment>),
+    Pod(Box<PartialObjectMeta<core::Pod>>),
+    MeshPod(Box<core::Pod>),
 }
 
 /// What is known of an object for writing its status.
@@ -89,6 +99,8 @@ pub(super) struct Cluster {
     pub(super) services: BTreeMap<Key, Made>,
     /// Settings of infrastructure.
     pub(super) configs: BTreeMap<ParametersReference, ClassConfig>,
+    /// Which pods are in the mesh.
+    pub(super) pods: Pods,
     lists: BTreeMap<Source, List>,
 }
 
@@ -103,13 +115,14 @@ struct List {
 
 impl Cluster {
     /// An empty cluster, for a controller with this name.
-    pub(super) fn new(controller: &str) -> Self {
+    pub(super) fn new(controller: &str, settings: Settings) -> Self {
         let world = World {
             controller: controller.to_owned(),
             ..World::default()
         };
         Self {
             world,
+            pods: Pods::new(settings),
             ..Self::default()
         }
     }
@@ -209,6 +222,7 @@ impl Cluster {
                 self.world
                     .services
                     .insert(key.clone(), service_of(&service));
+                self.pods.put_service(facts::Service::of(*service));
             }
             Item::Namespace(namespace) => {
                 let labels = namespace.metadata.labels.unwrap_or_default();
@@ -231,6 +245,12 @@ impl Cluster {
                 let slices = self.slices.entry(of).or_default();
                 slices.insert(key.name.clone(), Slice::of(&slice));
             }
+            Item::Pod(pod) => {
+                let labels = pod.metadata.labels.as_ref();
+                let is_in_mesh = labels.is_some_and(|labels| labels.contains_key(MANAGED_BY));
+                self.pods.put_any(key.clone(), is_in_mesh);
+            }
+            Item::MeshPod(pod) => self.pods.put(facts::Pod::of(*pod)),
             Item::Deployment(deployment) => {
                 if let Some(gateway) = owner(&deployment.metadata) {
                     let status = deployment.status.as_ref();
@@ -311,6 +331,7 @@ impl Cluster {
             Source::Services => {
                 world.services.remove(key);
                 self.services.remove(key);
+                self.pods.remove_service(key);
             }
             Source::Namespaces => drop(world.namespaces.remove(&key.name)),
             Source::Secrets => {
@@ -327,6 +348,8 @@ impl Cluster {
                 }
             }
             Source::Deployments => drop(self.deployments.remove(key)),
+            Source::Pods => self.pods.remove_any(key),
+            Source::MeshPods => self.pods.remove(key),
         }
     }
 }
@@ -347,6 +370,8 @@ impl Item {
             Self::ConfigMap(object) => &object.metadata,
             Self::EndpointSlice(object) => &object.metadata,
             Self::Deployment(object) => &object.metadata,
+            Self::Pod(object) => &object.metadata,
+            Self::MeshPod(object) => &object.metadata,
         };
         let namespace = metadata.namespace.as_deref().unwrap_or_default();
         let name = metadata.name.as_deref().unwrap_or_default();

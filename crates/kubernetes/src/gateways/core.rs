@@ -21,6 +21,7 @@ use super::kinds::Kind;
 use super::rows::{Request, Rows};
 use super::status::{Verdict, Writer};
 use crate::sync::objects::Change;
+use crate::sync::registration::Settings;
 
 /// How long changes are collected before they are resolved.
 const COLLECTED: Duration = Duration::from_millis(50);
@@ -151,15 +152,16 @@ struct Delay {
 
 impl Core {
     pub(super) fn new(
-        (controller, owner): (&str, &str),
+        controller: &str,
+        settings: Settings,
         installation: Installation,
         now: Instant,
     ) -> Self {
         Self {
-            cluster: Cluster::new(controller),
+            owner: settings.cluster.clone(),
+            cluster: Cluster::new(controller, settings),
             installation,
             controller: controller.to_owned(),
-            owner: owner.to_owned(),
             acknowledged: None,
             outcome: Outcome::default(),
             resolve_at: None,

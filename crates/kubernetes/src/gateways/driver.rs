@@ -1,5 +1,6 @@
 //! Runs the core: watches, calls to the API server and to the servers.
 
+use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::time::Duration;
 
@@ -27,6 +28,8 @@ use crate::inject::Cluster as Version;
 use crate::leader::Lead;
 use crate::servers::{Path, Servers, ServersError};
 use crate::sync::cluster_uid;
+use crate::sync::registration::Settings;
+use crate::tenancy::Tenants;
 use crate::watch::API_SERVER;
 
 /// The field manager of what is made for gateways.
@@ -47,6 +50,8 @@ pub struct Options {
     pub log_level: String,
     /// Whether they log JSON.
     pub log_json: bool,
+    /// How pods map to namespaces of the mesh.
+    pub tenants: Tenants,
     /// The clock for timestamps of conditions.
     pub clock: Clock,
 }
@@ -82,8 +87,12 @@ async fn work(client: &Client, servers: &Servers, lead: &Lead, options: Options)
         servers,
         lead,
     };
-    let owner = cluster_uid(client).await;
-    let mut core = Core::new((CONTROLLER, &owner), installation, Instant::now());
+    let settings = Settings {
+        cluster: cluster_uid(client).await,
+        node_meta: BTreeMap::new(),
+        tenants: options.tenants,
+    };
+    let mut core = Core::new(CONTROLLER, settings, installation, Instant::now());
     let (mut watches, sources) = Watches::start(client);
     sources.into_iter().for_each(|source| core.start(source));
     let mut calls = FuturesUnordered::new();

@@ -7,13 +7,15 @@ use k8s_openapi::api::discovery::v1::EndpointSlice;
 use legate_gateway_api::{Key, Service};
 use legate_routes::{Endpoint, ServicePort, Transport};
 
+use super::pods::{Call, Pods, Sidecar};
+
 /// The parts of an EndpointSlice that gateways depend on.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Slice {
     /// Name, number and transport of each port.
     ports: Vec<(String, u16, Transport)>,
-    /// The addresses of ready endpoints.
-    ready: Vec<IpAddr>,
+    /// The addresses of ready endpoints, and the names of their pods.
+    ready: Vec<(IpAddr, Option<String>)>,
 }
 
 impl Slice {
@@ -32,10 +34,16 @@ impl Slice {
             // Unset means ready.
             conditions.and_then(|conditions| conditions.ready) != Some(false)
         });
-        let addresses = ready.flat_map(|endpoint| &endpoint.addresses);
+        let ready = ready.flat_map(|endpoint| {
+            let target = endpoint.target_ref.as_ref();
+            let pod = target.filter(|target| target.kind.as_deref() == Some("Pod"));
+            let pod = pod.and_then(|pod| pod.name.clone());
+            let addresses = endpoint.addresses.iter();
+            addresses.filter_map(move |one| Some((one.parse().ok()?, pod.clone())))
+        });
         Self {
             ports: ports.collect(),
-            ready: addresses.filter_map(|one| one.parse().ok()).collect(),
+            ready: ready.collect(),
         }
     }
 }
@@ -45,6 +53,7 @@ pub(super) fn endpoints(
     port: &ServicePort,
     services: &BTreeMap<Key, Service>,
     slices: &BTreeMap<Key, BTreeMap<String, Slice>>,
+    pods: &Pods,
 ) -> BTreeSet<Endpoint> {
     let key = Key::new(&port.namespace, &port.name);
     let is_it = |one: &&legate_gateway_api::ServicePort| {
@@ -59,13 +68,132 @@ pub(super) fn endpoints(
         let ports = slice.ports.iter();
         let ports =
             ports.filter(|(of, _, transport)| *of == name.name && *transport == port.transport);
-        ports.flat_map(|(_, number, _)| {
-            slice.ready.iter().map(|address| Endpoint {
-                address: *address,
-                port: *number,
-                identity: None,
+        ports.flat_map(|(_, number, transport)| {
+            let ready = slice.ready.iter();
+            ready.filter_map(|(address, pod)| {
+                let pod = pod.as_ref().map(|pod| Key::new(&key.namespace, pod));
+                let call = pods.call(pod.as_ref(), *address);
+                endpoint(*address, (*number, *transport), &call)
             })
         })
     });
     endpoints.collect()
+}
+
+/// An endpoint at a port of a pod, if it can be called. A sidecar leads to one port of its pod, and
+/// takes no datagrams.
+fn endpoint(
+    address: IpAddr,
+    (port, transport): (u16, Transport),
+    call: &Call<'_>,
+) -> Option<Endpoint> {
+    match call {
+        Call::Plain => Some(Endpoint {
+            address,
+            port,
+            identity: None,
+        }),
+        Call::Mesh(sidecar) if sidecar.application == port && transport == Transport::Tcp => {
+            Some(Endpoint {
+                address,
+                port: Sidecar::PORT,
+                identity: Some(sidecar.identity.clone()),
+            })
+        }
+        Call::Mesh(_) | Call::Never => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use legate_model::{ServiceName, Tenancy};
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::sync::facts;
+
+    const PLAIN: &str = "10.0.0.1";
+    const IN_MESH: &str = "10.0.0.2";
+
+    fn slice(port: u16) -> Slice {
+        let endpoint = |address: &str, pod: &str| {
+            json!({
+                "addresses": [address], "conditions": {"ready": true},
+                "targetRef": {"kind": "Pod", "name": pod, "namespace": "shop"},
+            })
+        };
+        let slice = json!({
+            "metadata": {}, "addressType": "IPv4",
+            "endpoints": [endpoint(PLAIN, "plain"), endpoint(IN_MESH, "meshed")],
+            "ports": [{"name": "http", "port": port, "protocol": "TCP"}],
+        });
+        Slice::of(&serde_json::from_value(slice).unwrap())
+    }
+
+    /// A pod of the mesh whose application listens on port 8080.
+    fn meshed() -> facts::Pod {
+        let annotation = |name: &str| format!("consul.hashicorp.com/{name}");
+        let mut annotations = serde_json::Map::<String, Value>::new();
+        annotations.insert(annotation("connect-inject-status"), json!("injected"));
+        annotations.insert(annotation("connect-service"), json!("cart"));
+        annotations.insert(annotation("connect-service-port"), json!("8080"));
+        let pod = json!({
+            "metadata": {"namespace": "shop", "name": "meshed", "annotations": annotations},
+            "spec": {"containers": [], "nodeName": "n"},
+            "status": {"podIP": IN_MESH, "hostIP": "192.0.2.1"},
+        });
+        facts::Pod::of(serde_json::from_value(pod).unwrap())
+    }
+
+    fn of(pods: &Pods, port: u16) -> Vec<Endpoint> {
+        let key = Key::new("shop", "cart");
+        let of = ServicePort {
+            namespace: "shop".to_owned(),
+            name: "cart".to_owned(),
+            port: 80,
+            transport: Transport::Tcp,
+        };
+        let named = legate_gateway_api::ServicePort {
+            port: 80,
+            name: "http".to_owned(),
+            ..Default::default()
+        };
+        let service = Service {
+            ports: vec![named],
+            ..Service::default()
+        };
+        let services = [(key.clone(), service)].into();
+        let slices = [(key, [("cart-1".to_owned(), slice(port))].into())].into();
+        endpoints(&of, &services, &slices, pods)
+            .into_iter()
+            .collect()
+    }
+
+    #[test]
+    fn a_pod_of_the_mesh_is_never_called_in_plain_text() {
+        let mut pods = Pods::default();
+        assert_eq!(of(&pods, 8080), [], "nothing is known of the pods");
+        pods.put_any(Key::new("shop", "plain"), false);
+        let plain = Endpoint {
+            address: PLAIN.parse().unwrap(),
+            port: 8080,
+            identity: None,
+        };
+        assert_eq!(of(&pods, 8080), [plain.clone()]);
+        pods.put_any(Key::new("shop", "meshed"), true);
+        assert_eq!(of(&pods, 8080), [plain.clone()], "its sidecar is not known");
+        pods.put(meshed());
+        let sidecar = Endpoint {
+            address: IN_MESH.parse().unwrap(),
+            port: Sidecar::PORT,
+            identity: Some(ServiceName::new(&Tenancy::default(), "cart")),
+        };
+        assert_eq!(of(&pods, 8080), [plain.clone(), sidecar]);
+        let other: Vec<_> = of(&pods, 9090).into_iter().map(|one| one.address).collect();
+        assert_eq!(other, [plain.address], "the sidecar leads to another port");
+        let unnamed = pods.call(None, IN_MESH.parse().unwrap());
+        assert!(matches!(unnamed, Call::Mesh(_)), "{unnamed:?}");
+        pods.remove(&Key::new("shop", "meshed"));
+        assert_eq!(of(&pods, 8080), [plain]);
+    }
 }

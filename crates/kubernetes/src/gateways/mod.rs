@@ -19,6 +19,7 @@ mod endpoints;
 mod fronts;
 mod infrastructure;
 mod kinds;
+mod pods;
 mod rows;
 mod status;
 mod watches;

@@ -74,7 +74,12 @@ impl Rows {
         let ports = of_listeners.chain(of_datagrams);
         let ports: BTreeSet<_> = ports.map(|backend| backend.service_port()).collect();
         let endpoints = ports.into_iter().map(|port| {
-            let endpoints = endpoints(&port, &cluster.world.services, &cluster.slices);
+            let endpoints = endpoints(
+                &port,
+                &cluster.world.services,
+                &cluster.slices,
+                &cluster.pods,
+            );
             (port, endpoints)
         });
         let secrets: BTreeSet<_> = listeners.clone().flat_map(Listener::secrets).collect();

@@ -9,13 +9,14 @@ use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1 as core;
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
-use kube::core::DynamicObject;
+use kube::core::{DynamicObject, PartialObjectMeta};
 use kube::runtime::watcher::{self, watcher};
 use kube::{Api, Client, Resource};
 use serde::de::DeserializeOwned;
 
 use super::cluster::{Item, Source};
 use super::kinds::{GROUP, GROUPS, Kind};
+use crate::annotations::MANAGED_BY;
 use crate::sync::objects::Change;
 use crate::watch::changes;
 
@@ -49,11 +50,15 @@ pub(super) struct Kinds {
 
 impl Watches {
     /// Starts the watches of Kubernetes' own kinds. Returns them with their sources.
-    pub(super) fn start(client: &Client) -> (Self, [Source; 6]) {
+    pub(super) fn start(client: &Client) -> (Self, [Source; 8]) {
         let of_gateways = format!("{GROUP}/gateway-name");
         let all = watcher::Config::default();
         let tls = all.clone().fields("type=kubernetes.io/tls");
         let deployments = all.clone().labels(&of_gateways);
+        let mesh_pods = all.clone().labels(MANAGED_BY);
+        let pods: Api<PartialObjectMeta<core::Pod>> = Api::all(client.clone());
+        let pods = watcher(pods, all.clone().timeout(WATCH));
+        let pods = events_of("Pod", Source::Pods, pods, |one| Item::Pod(Box::new(one)));
         let events = select_all([
             watch(
                 client,
@@ -85,6 +90,10 @@ impl Watches {
                 deployments,
                 |one: Deployment| Item::Deployment(Box::new(one)),
             ),
+            watch(client, Source::MeshPods, mesh_pods, |one: core::Pod| {
+                Item::MeshPod(Box::new(one))
+            }),
+            pods.boxed(),
         ]);
         let watches = Self {
             client: client.clone(),
@@ -98,6 +107,8 @@ impl Watches {
             Source::ConfigMaps,
             Source::EndpointSlices,
             Source::Deployments,
+            Source::Pods,
+            Source::MeshPods,
         ];
         (watches, sources)
     }
@@ -156,6 +167,7 @@ where
         Source::ConfigMaps => "ConfigMap",
         Source::EndpointSlices => "EndpointSlice",
         Source::Deployments => "Deployment",
+        Source::Pods | Source::MeshPods => "Pod",
         Source::Resources(kind) => kind.as_str(),
     };
     let events = watcher(Api::<K>::all(client.clone()), config.timeout(WATCH));

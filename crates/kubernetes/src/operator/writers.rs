@@ -164,6 +164,7 @@ fn serve_gateways(
         ca: ca.clone(),
         log_level: format!("{:?}", context.log.level).to_lowercase(),
         log_json: context.log.json,
+        tenants: context.options.servers.http.tenants(),
         clock: context.clock.clone(),
     };
     let client = context.client.clone();

@@ -13,7 +13,7 @@ use super::registration::{Context, Registration, Settings, VirtualIp, scrape_por
 use crate::annotations::{self, Annotations, Port};
 
 /// The sidecar's port for mesh traffic.
-const PROXY_PORT: u16 = 20000;
+pub(crate) const PROXY_PORT: u16 = 20000;
 
 /// The wanted state of one pod in the catalog.
 #[derive(Clone, Debug, PartialEq)]

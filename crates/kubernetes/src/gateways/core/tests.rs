@@ -14,6 +14,7 @@ use crate::gateways::cluster::{Item, Source};
 use crate::gateways::infrastructure::Installation;
 use crate::gateways::kinds::Kind;
 use crate::sync::objects::Change;
+use crate::sync::registration::Settings;
 use legate_gateway_api::RouteKind;
 
 const OWNER: &str = "this cluster";
@@ -47,6 +48,13 @@ fn installation() -> Installation {
     }
 }
 
+fn settings() -> Settings {
+    Settings {
+        cluster: OWNER.to_owned(),
+        ..Settings::default()
+    }
+}
+
 /// A core that has listed everything and whose servers answer.
 struct Cluster {
     core: Core,
@@ -57,7 +65,7 @@ struct Cluster {
 impl Cluster {
     fn new() -> Self {
         let now = Instant::now();
-        let mut core = Core::new((CONTROLLER, OWNER), installation(), now);
+        let mut core = Core::new(CONTROLLER, settings(), installation(), now);
         let kinds = Kind::ALL.map(Source::Resources);
         let own = [
             Source::Services,
@@ -66,6 +74,8 @@ impl Cluster {
             Source::ConfigMaps,
             Source::EndpointSlices,
             Source::Deployments,
+            Source::Pods,
+            Source::MeshPods,
         ];
         for source in kinds.into_iter().chain(own) {
             core.start(source);

@@ -1,0 +1,157 @@
+//! Which pods are in the mesh, and as what: a gateway never calls one of these in plain text. Pure.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+
+use legate_gateway_api::Key;
+use legate_model::{ServiceName, Tenancy};
+
+use crate::sync::facts::{Pod, Service};
+use crate::sync::registration::Settings;
+use crate::sync::wanted::{PROXY_PORT, Wanted, wanted};
+
+/// The pods of the cluster.
+#[derive(Debug, Default)]
+pub(super) struct Pods {
+    settings: Settings,
+    /// Every pod, and whether it says that it is in the mesh.
+    all: BTreeMap<Key, bool>,
+    /// What is known of those in the mesh.
+    in_mesh: BTreeMap<Key, Pod>,
+    /// The addresses of these.
+    addresses: BTreeMap<IpAddr, Key>,
+    services: BTreeMap<Key, Service>,
+    /// The sidecars of those that can be called.
+    sidecars: BTreeMap<Key, Sidecar>,
+}
+
+/// How a pod is called.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Call<'a> {
+    /// Directly.
+    Plain,
+    /// Through its sidecar.
+    Mesh(&'a Sidecar),
+    /// Not at all, because too little is known of it.
+    Never,
+}
+
+/// The sidecar of a pod.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Sidecar {
+    /// The service that it proves to be.
+    pub(super) identity: ServiceName,
+    /// The port of the application that it leads to.
+    pub(super) application: u16,
+}
+
+impl Sidecar {
+    /// Its own port.
+    pub(super) const PORT: u16 = PROXY_PORT;
+}
+
+impl Pods {
+    pub(super) fn new(settings: Settings) -> Self {
+        Self {
+            settings,
+            ..Self::default()
+        }
+    }
+
+    /// How an endpoint is called, which names its pod unless somebody has written it by hand.
+    pub(super) fn call(&self, pod: Option<&Key>, address: IpAddr) -> Call<'_> {
+        let Some(pod) = pod.or_else(|| self.addresses.get(&address)) else {
+            return Call::Plain;
+        };
+        match (self.all.get(pod), self.sidecars.get(pod)) {
+            (Some(false), None) => Call::Plain,
+            (Some(true), Some(sidecar)) => Call::Mesh(sidecar),
+            _ => Call::Never,
+        }
+    }
+
+    /// A pod, and whether it says that it is in the mesh.
+    pub(super) fn put_any(&mut self, key: Key, is_in_mesh: bool) {
+        self.all.insert(key, is_in_mesh);
+    }
+
+    pub(super) fn remove_any(&mut self, key: &Key) {
+        self.all.remove(key);
+    }
+
+    /// A pod of the mesh.
+    pub(super) fn put(&mut self, pod: Pod) {
+        let key = pod.key.clone();
+        self.remove(&key);
+        if let Ok(address) = pod.ip.parse() {
+            self.addresses.insert(address, key.clone());
+        }
+        self.in_mesh.insert(key.clone(), pod);
+        self.update(&key);
+    }
+
+    pub(super) fn remove(&mut self, key: &Key) {
+        let pod = self.in_mesh.remove(key);
+        self.sidecars.remove(key);
+        // Another pod may have its address now.
+        if let Some(address) = pod.and_then(|pod| pod.ip.parse().ok())
+            && self.addresses.get(&address) == Some(key)
+        {
+            self.addresses.remove(&address);
+        }
+    }
+
+    /// A Service, which pods without an annotation are named after.
+    pub(super) fn put_service(&mut self, service: Service) {
+        let key = service.key.clone();
+        if self.services.get(&key) != Some(&service) {
+            self.services.insert(key.clone(), service);
+            self.update_all(&key.namespace);
+        }
+    }
+
+    pub(super) fn remove_service(&mut self, key: &Key) {
+        if self.services.remove(key).is_some() {
+            self.update_all(&key.namespace);
+        }
+    }
+
+    fn update_all(&mut self, namespace: &str) {
+        let pods = self.in_mesh.keys().filter(|key| key.namespace == namespace);
+        let pods: BTreeSet<_> = pods.cloned().collect();
+        pods.iter().for_each(|key| self.update(key));
+    }
+
+    fn update(&mut self, key: &Key) {
+        match self.sidecar(key) {
+            Some(sidecar) => drop(self.sidecars.insert(key.clone(), sidecar)),
+            None => drop(self.sidecars.remove(key)),
+        }
+    }
+
+    /// The sidecar of a pod as the catalog has it.
+    fn sidecar(&self, key: &Key) -> Option<Sidecar> {
+        let pod = self.in_mesh.get(key)?;
+        let services = self.services.values();
+        let services = services.filter(|service| service.key.namespace == key.namespace);
+        let Wanted::Instances { registrations, .. } = wanted(pod, services, None, &self.settings)
+        else {
+            return None;
+        };
+        let [application, _sidecar] = &registrations[..] else {
+            return None;
+        };
+        let service = &application.body["Service"];
+        let tenancy = Tenancy {
+            namespace: match application.id.namespace.as_str() {
+                "" => Tenancy::default().namespace,
+                namespace => namespace.into(),
+            },
+            ..Tenancy::default()
+        };
+        Some(Sidecar {
+            identity: ServiceName::new(&tenancy, service["Service"].as_str()?),
+            application: u16::try_from(service["Port"].as_u64()?).ok()?,
+        })
+    }
+}
