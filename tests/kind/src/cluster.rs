@@ -17,6 +17,8 @@ pub(crate) const LIMIT: Duration = Duration::from_secs(90);
 pub(crate) struct Cluster {
     /// The path of a real Consul.
     pub(crate) consul: Option<PathBuf>,
+    /// The folder with the definitions of the Gateway API.
+    pub(crate) gateway_api: Option<PathBuf>,
     /// Process 1 of the cluster's only node, if it runs on this machine.
     pub(crate) node: Option<u32>,
 }

@@ -42,6 +42,9 @@ struct Args {
     /// A real consul, for the chart with external servers
     #[arg(long, env = "LEGATE_CONSUL", value_name = "FILE")]
     consul: Option<OsString>,
+    /// The folder with the definitions of the Gateway API
+    #[arg(long, value_name = "DIR")]
+    gateway_api: Option<PathBuf>,
     /// Process 1 of the node started by `cargo xtask kind`
     #[arg(long, value_name = "PID")]
     node: Option<u32>,
@@ -63,6 +66,7 @@ fn main() -> ExitCode {
             .consul
             .filter(|file| !file.is_empty())
             .map(PathBuf::from),
+        gateway_api: args.gateway_api,
         node: args.node,
     };
     if let Err(error) = mesh::refuse_foreign_cluster(&cluster) {

@@ -26,6 +26,8 @@ pub(crate) enum Needs {
     OwnNode,
     /// A real Consul is available.
     Consul,
+    /// The definitions of the Gateway API are available.
+    GatewayApi,
 }
 
 impl Needs {
@@ -36,7 +38,10 @@ impl Needs {
                 "it needs programs of the control plane, which only a node of cargo xtask kind has",
             ),
             Self::Consul if cluster.consul.is_none() => Some("LEGATE_CONSUL names no consul"),
-            Self::Nothing | Self::OwnNode | Self::Consul => None,
+            Self::GatewayApi if cluster.gateway_api.is_none() => {
+                Some("--gateway-api names no definitions, which Go fetches for cargo xtask kind")
+            }
+            Self::Nothing | Self::OwnNode | Self::Consul | Self::GatewayApi => None,
         }
     }
 }

@@ -172,6 +172,14 @@ fn scenarios(
     if let Kind::Node(node) = kind {
         command.args(["--node", &node.init()?]);
     }
+    match gateway_api::definitions(workspace) {
+        Ok(folder) => {
+            command.arg("--gateway-api").arg(folder);
+        }
+        // The program says which scenario does not run without them.
+        Err(error) if !matches!(kind, Kind::Node(_)) => println!("{error:#}"),
+        Err(error) => return Err(error),
+    }
     for name in &options.filter {
         command.args(["--filter", name]);
     }

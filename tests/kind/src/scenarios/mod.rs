@@ -5,6 +5,7 @@ mod changes;
 mod check;
 mod contract;
 mod external;
+mod gateway_api;
 mod gateways;
 mod image;
 mod manifests;
@@ -19,7 +20,7 @@ use crate::run::{Group, Needs};
 
 /// In order: the tutorial with its own mesh; scenarios without a mesh; scenarios for single
 /// applications; changes of the whole mesh; other meshes.
-pub(crate) const GROUPS: [Group; 8] = [
+pub(crate) const GROUPS: [Group; 9] = [
     Group {
         mesh: false,
         needs: Needs::Nothing,
@@ -58,6 +59,12 @@ pub(crate) const GROUPS: [Group; 8] = [
         needs: Needs::Nothing,
         at_a_time: 1,
         scenarios: &[check::SCENARIOS, gateways::SCENARIOS, whole::SCENARIOS],
+    },
+    Group {
+        mesh: true,
+        needs: Needs::GatewayApi,
+        at_a_time: 1,
+        scenarios: &[gateway_api::SCENARIOS],
     },
     Group {
         mesh: false,

@@ -129,6 +129,11 @@ impl Options {
     }
 }
 
+/// The folder with the definitions of the standard channel, which Go fetches if necessary.
+pub(super) fn definitions(workspace: &Workspace) -> anyhow::Result<PathBuf> {
+    suite::fetched_definitions(workspace, "standard")
+}
+
 /// Builds everything, starts the cluster and runs the tests. All runs take place before the first failure is
 /// returned.
 pub(super) fn run(

@@ -112,6 +112,17 @@ impl Suite {
     }
 }
 
+/// The folder with the definitions of a channel in Go's cache, with other files.
+pub(super) fn fetched_definitions(workspace: &Workspace, channel: &str) -> anyhow::Result<PathBuf> {
+    let module = workspace.root.join(FOLDER);
+    let mut download = go::command(&module);
+    workspace::run(download.args(["mod", "download", DEFINITIONS]))
+        .context("cannot fetch the definitions of the Gateway API")?;
+    Ok(folder_of(&module, DEFINITIONS)?
+        .join("config/crd")
+        .join(channel))
+}
+
 /// The folder of a module in Go's cache, where a build has put it.
 fn folder_of(module: &Path, name: &str) -> anyhow::Result<PathBuf> {
     let mut list = go::command(module);
