@@ -106,6 +106,8 @@ fn endpoint(
 
 #[cfg(test)]
 mod tests {
+    use std::slice::from_ref;
+
     use legate_model::{ServiceName, Tenancy};
     use serde_json::{Value, json};
 
@@ -179,9 +181,13 @@ mod tests {
             port: 8080,
             identity: None,
         };
-        assert_eq!(of(&pods, 8080), [plain.clone()]);
+        assert_eq!(of(&pods, 8080), from_ref(&plain));
         pods.put_any(Key::new("shop", "meshed"), true);
-        assert_eq!(of(&pods, 8080), [plain.clone()], "its sidecar is not known");
+        assert_eq!(
+            of(&pods, 8080),
+            from_ref(&plain),
+            "its sidecar is not known"
+        );
         pods.put(meshed());
         let sidecar = Endpoint {
             address: IN_MESH.parse().unwrap(),

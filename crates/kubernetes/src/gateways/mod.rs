@@ -7,7 +7,7 @@
 //!            what proxies have acknowledged ◄─────────── servers ◄──┘
 //! ```
 //!
-//! [`core`] decides what to do next, from everything that is known of the cluster, and the driver
+//! `core` decides what to do next, from everything that is known of the cluster, and the driver
 //! makes the calls. Only the leader runs it. It changes nothing of other controllers, and has no
 //! finalizers: what belongs to a Gateway is removed by Kubernetes with it.
 

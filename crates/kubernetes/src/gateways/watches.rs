@@ -180,7 +180,7 @@ fn events_of<K: Send + 'static>(
     events: impl Stream<Item = watcher::Result<watcher::Event<K>>> + Send + 'static,
     item: impl Fn(K) -> Item + Send + 'static,
 ) -> impl Stream<Item = Event> + Send + 'static {
-    let events = changes(events, item).filter_map(move |change| {
+    changes(events, item).filter_map(move |change| {
         std::future::ready(match change {
             Ok(change) => Some((source, change)),
             Err(error) => {
@@ -188,8 +188,7 @@ fn events_of<K: Send + 'static>(
                 None
             }
         })
-    });
-    events
+    })
 }
 
 /// Lists the kinds. A cluster may have only some of them, or none.
