@@ -169,7 +169,8 @@ async fn a_generation_is_acknowledged_once_envoy_has_all_of_it() {
     assert_eq!(status(&mesh).await["Acknowledged"], json!({}));
     let mut envoy = mesh.add_gateway("api-gateway", "edge", json!({})).await;
     let is = |expected: Value| move |found: &Value| *found == expected;
-    let all = |generation| json!({"Acknowledged": acknowledged(generation), "Rejected": {}});
+    let all =
+        |generation| json!({"Owner": "", "Acknowledged": acknowledged(generation), "Rejected": {}});
     eventually("it is acknowledged", || status(&mesh), is(all(1))).await;
     put(&mesh, "", body(std::slice::from_ref(&plain), 2)).await;
     eventually("nothing has to be sent", || status(&mesh), is(all(2))).await;
