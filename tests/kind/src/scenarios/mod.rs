@@ -56,15 +56,15 @@ pub(crate) const GROUPS: [Group; 9] = [
     },
     Group {
         mesh: true,
-        needs: Needs::Nothing,
-        at_a_time: 1,
-        scenarios: &[check::SCENARIOS, gateways::SCENARIOS, whole::SCENARIOS],
-    },
-    Group {
-        mesh: true,
         needs: Needs::GatewayApi,
         at_a_time: 1,
         scenarios: &[gateway_api::SCENARIOS],
+    },
+    Group {
+        mesh: true,
+        needs: Needs::Nothing,
+        at_a_time: 1,
+        scenarios: &[check::SCENARIOS, gateways::SCENARIOS, whole::SCENARIOS],
     },
     Group {
         mesh: false,
