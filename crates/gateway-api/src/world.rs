@@ -84,6 +84,8 @@ pub struct Front {
     pub addresses: Vec<GatewayAddress>,
     /// Whether a proxy is ready.
     pub ready: bool,
+    /// Why something that it needs could not be made or written the last time.
+    pub failed: Option<String>,
     /// The generation of the gateway that a proxy has acknowledged.
     pub generation: i64,
     /// The same of its ListenerSets.

@@ -9,6 +9,9 @@ use legate_runtime::{Backoff, BackoffPolicy};
 
 use crate::sync::objects::Change;
 
+/// The duration of one watch in seconds, after which a silently broken connection is noticed.
+pub(crate) const WATCH: u32 = 60;
+
 /// The delays while the API server does not answer.
 pub(crate) const API_SERVER: BackoffPolicy = BackoffPolicy {
     initial: Duration::from_millis(200),

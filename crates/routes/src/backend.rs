@@ -80,6 +80,9 @@ impl Transport {
     }
 }
 
+/// The most endpoints of a port of a Service.
+pub const MAX_ENDPOINTS: usize = 5_000;
+
 /// Something that can be called, behind the port of a Service.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", deny_unknown_fields)]

@@ -22,7 +22,8 @@ mod order;
 mod rule;
 
 pub use backend::{
-    AltName, Authorities, Backend, BackendProtocol, BackendTls, Endpoint, ServicePort, Transport,
+    AltName, Authorities, Backend, BackendProtocol, BackendTls, Endpoint, MAX_ENDPOINTS,
+    ServicePort, Transport,
 };
 pub use check::MAX_PEM;
 pub use host::{covers, is_host};

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use legate_model::{Invalid, Secret};
-use legate_routes::{Datagrams, Endpoint, Listener, ServicePort, Transport};
+use legate_routes::{Datagrams, Endpoint, Listener, MAX_ENDPOINTS, ServicePort, Transport};
 use serde::{Deserialize, Serialize};
 
 use crate::gateway_status::Generations;
@@ -17,8 +17,6 @@ use crate::write::WriteTxn;
 
 /// The most ports of a gateway, of TCP and of UDP.
 pub const MAX_LISTENERS: usize = 128;
-/// The most endpoints of a port of a Service.
-pub const MAX_ENDPOINTS: usize = 5_000;
 
 /// A gateway that is served from rows, whatever it serves.
 #[derive(Debug, Serialize, Deserialize)]

@@ -67,7 +67,7 @@ pub use backend::etcd::EtcdConfig;
 pub use ca_state::{CaState, RootLife};
 pub use command::Command;
 pub use gateway_status::{GatewayReport, GatewayStatus, Generations};
-pub use gateways::{GatewayContent, GatewayProblem, GatewaySecret, MAX_ENDPOINTS, MAX_LISTENERS};
+pub use gateways::{GatewayContent, GatewayProblem, GatewaySecret, MAX_LISTENERS};
 pub use kept::{Follower, Kept};
 pub use kv::{KvWrite, LockError};
 pub use leadership::Leadership;

@@ -17,6 +17,9 @@ pub(super) fn gateway(object: &Object<Gateway>, front: Option<&Front>) -> Option
     };
     let mut wanted = object.spec.addresses.iter();
     if front.addresses.is_empty() && wanted.all(|one| one.value.is_empty()) {
+        if let Some(reason) = &front.failed {
+            return Some(Problem::new(PENDING, reason));
+        }
         return Some(Problem::new("AddressNotAssigned", "it has no address yet"));
     }
     let mut wanted = object.spec.addresses.iter();
@@ -37,7 +40,8 @@ fn kind(address: &GatewayAddress) -> &str {
 
 /// Why proxies do not serve something, if they have acknowledged it or not.
 pub(super) fn acknowledged(front: Option<&Front>, is_acknowledged: bool) -> Option<Problem> {
-    let problem = |message| Some(Problem::new(PENDING, message));
+    let failed = front.and_then(|front| front.failed.as_deref());
+    let problem = |message| Some(Problem::new(PENDING, failed.unwrap_or(message)));
     match front {
         Some(front) if !front.ready => problem("no proxy is ready"),
         Some(_) if is_acknowledged => None,

@@ -408,6 +408,23 @@ async fn each_gateway_logs_in_and_keeps_what_others_gave_to_it() {
 }
 
 #[tokio::test]
+async fn gateways_of_the_gateway_api_log_in_by_the_names_of_their_accounts() {
+    let name = "${serviceaccount.namespace}--${serviceaccount.name}";
+    for (flags, expected) in [(&[][..], 0), (&["--api-gateways"], 1)] {
+        let running = Running::start(flags).await;
+        running.attempt().await.unwrap();
+        let held = running.held();
+        let rules = held.objects.values();
+        let mut rules: Vec<_> = rules.filter(|object| object["BindName"] == name).collect();
+        assert_eq!(rules.len(), expected);
+        if let Some(rule) = rules.pop() {
+            assert_eq!(rule["BindType"], "service");
+            assert_eq!(rule["AuthMethod"], "full-k8s-component-auth-method");
+        }
+    }
+}
+
+#[tokio::test]
 async fn after_a_crash_at_any_request_the_next_run_goes_on() {
     let clean = Running::start(&[]).await;
     clean.attempt().await.unwrap();

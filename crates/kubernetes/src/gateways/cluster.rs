@@ -11,19 +11,21 @@ use kube::core::{DynamicObject, PartialObjectMeta};
 use legate_gateway_api::types::{GatewayAddress, ParametersReference};
 use legate_gateway_api::{Key, Object, RouteKind, Service, ServicePort, World};
 use legate_identity::{check_pair, split_certificates};
-use legate_model::{Secret, ServiceName, Tenancy};
+use legate_model::{Secret, ServiceName};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use super::class_config::ClassConfig;
 use super::endpoints::Slice;
+use super::infrastructure::GatewayMeta;
 use super::kinds::{GROUP, Kind};
-use super::pods::Pods;
+use super::pods::{Pods, tenancy};
 use crate::annotations::MANAGED_BY;
 use crate::sync::facts;
 use crate::sync::objects::Change;
 use crate::sync::registration::Settings;
+use crate::tenancy::Tenants;
 
 /// A watch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -41,8 +43,35 @@ pub(super) enum Source {
     MeshPods,
 }
 
-/// An object of a watch.
-#[derive(Debug)]
+impl Source {
+    /// The watches of Kubernetes' own kinds, which every cluster has.
+    pub(super) const OF_KUBERNETES: [Self; 8] = [
+        Self::Services,
+        Self::Namespaces,
+        Self::Secrets,
+        Self::ConfigMaps,
+        Self::EndpointSlices,
+        Self::Deployments,
+        Self::Pods,
+        Self::MeshPods,
+    ];
+
+    /// The name of the kind.
+    pub(super) const fn kind(self) -> &'static str {
+        match self {
+            Self::Resources(kind) => kind.as_str(),
+            Self::Services => "Service",
+            Self::Namespaces => "Namespace",
+            Self::Secrets => "Secret",
+            Self::ConfigMaps => "ConfigMap",
+            Self::EndpointSlices => "EndpointSlice",
+            Self::Deployments => "Deployment",
+            Self::Pods | Self::MeshPods => "Pod",
+        }
+    }
+}
+
+/// An object of a watch. Not for output: it may be a Secret.
 pub(super) enum Item {
     Resource(Kind, Box<DynamicObject>),
     Service(Box<core::Service>),
@@ -72,10 +101,12 @@ pub(super) struct Pair {
     pub(super) key: Secret,
 }
 
-/// A Deployment or a Service that was made for a gateway.
+/// A Deployment or a Service of which a Gateway is the owner.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Made {
+pub(super) struct OwnedObject {
+    /// The name of the Gateway, which is in the same namespace.
     pub(super) gateway: String,
+    pub(super) gateway_uid: String,
     /// Of a Deployment: whether a pod is ready.
     pub(super) ready: bool,
     /// Of a Service: its addresses.
@@ -93,14 +124,15 @@ pub(super) struct Cluster {
     pub(super) pairs: BTreeMap<Key, Arc<Pair>>,
     /// By namespace and name of the Service, then by the slice's name.
     pub(super) slices: BTreeMap<Key, BTreeMap<String, Slice>>,
-    /// Deployments that were made for gateways.
-    pub(super) deployments: BTreeMap<Key, Made>,
-    /// Services that were made for gateways.
-    pub(super) services: BTreeMap<Key, Made>,
+    /// The Deployments of gateways.
+    pub(super) deployments: BTreeMap<Key, OwnedObject>,
+    /// The Services of gateways.
+    pub(super) services: BTreeMap<Key, OwnedObject>,
     /// Settings of infrastructure.
     pub(super) configs: BTreeMap<ParametersReference, ClassConfig>,
     /// Which pods are in the mesh.
     pub(super) pods: Pods,
+    tenants: Tenants,
     lists: BTreeMap<Source, List>,
 }
 
@@ -122,6 +154,7 @@ impl Cluster {
         };
         Self {
             world,
+            tenants: settings.tenants.clone(),
             pods: Pods::new(settings),
             ..Self::default()
         }
@@ -175,6 +208,22 @@ impl Cluster {
         }
     }
 
+    /// The Gateways of all classes.
+    pub(super) fn gateways(&self) -> BTreeMap<Key, GatewayMeta> {
+        let gateways = self.world.gateways.iter().filter_map(|gateway| {
+            let key = gateway.meta.key();
+            let known = self.known.get(&(Kind::Gateway, key.clone()))?;
+            let meta = GatewayMeta {
+                key: key.clone(),
+                uid: known.uid.clone(),
+                class: gateway.spec.gateway_class_name.clone(),
+                annotations: known.annotations.clone(),
+            };
+            Some((key, meta))
+        });
+        gateways.collect()
+    }
+
     /// The uid of an object.
     pub(super) fn uid(&self, kind: Kind, key: &Key) -> Option<&str> {
         let known = self.known.get(&(kind, key.clone()))?;
@@ -212,10 +261,11 @@ impl Cluster {
                 self.put_resource(kind, &key, &document(&object));
             }
             Item::Service(service) => {
-                match owner(&service.metadata) {
-                    Some(gateway) => {
-                        let made = made(gateway, &service);
-                        self.services.insert(key.clone(), made);
+                match owned(&service.metadata) {
+                    Some(owned) => {
+                        let addresses = addresses(&service);
+                        let owned = OwnedObject { addresses, ..owned };
+                        self.services.insert(key.clone(), owned);
                     }
                     None => drop(self.services.remove(&key)),
                 }
@@ -252,15 +302,12 @@ impl Cluster {
             }
             Item::MeshPod(pod) => self.pods.put(facts::Pod::of(*pod)),
             Item::Deployment(deployment) => {
-                if let Some(gateway) = owner(&deployment.metadata) {
+                if let Some(owned) = owned(&deployment.metadata) {
                     let status = deployment.status.as_ref();
                     let ready = status.and_then(|status| status.ready_replicas);
-                    let made = Made {
-                        gateway: gateway.to_owned(),
-                        ready: ready.is_some_and(|ready| ready > 0),
-                        addresses: Vec::new(),
-                    };
-                    self.deployments.insert(key.clone(), made);
+                    let ready = ready.is_some_and(|ready| ready > 0);
+                    let owned = OwnedObject { ready, ..owned };
+                    self.deployments.insert(key.clone(), owned);
                 }
             }
         }
@@ -281,7 +328,7 @@ impl Cluster {
             Kind::ReferenceGrant => put(&mut world.grants, document),
             Kind::BackendTlsPolicy => put(&mut world.policies, document),
             Kind::GatewayClassConfig => self.put_config(key, document),
-            Kind::MeshService => match mesh_service(&document["spec"]) {
+            Kind::MeshService => match mesh_service(&self.tenants, key, &document["spec"]) {
                 Some(service) => drop(world.mesh_services.insert(key.clone(), service)),
                 None => drop(world.mesh_services.remove(key)),
             },
@@ -402,10 +449,11 @@ fn remove<T>(list: &mut Vec<Object<T>>, key: &Key) {
 }
 
 /// The service that a MeshService stands for. Those of peers are not reached.
-fn mesh_service(spec: &Value) -> Option<ServiceName> {
+fn mesh_service(tenants: &Tenants, key: &Key, spec: &Value) -> Option<ServiceName> {
     let is_of_peer = spec["peer"].as_str().is_some_and(|peer| !peer.is_empty());
     let name = spec["name"].as_str().filter(|_| !is_of_peer)?;
-    Some(ServiceName::new(&Tenancy::default(), name))
+    let tenancy = tenancy(tenants, tenants.namespace(&key.namespace).as_deref());
+    Some(ServiceName::new(&tenancy, name))
 }
 
 /// The parts of a resource that the resolver reads.
@@ -422,15 +470,20 @@ fn known_of(object: &DynamicObject) -> Known {
     }
 }
 
-/// The name of the Gateway that an object was made for.
-fn owner(metadata: &ObjectMeta) -> Option<&str> {
+/// An object that belongs to a Gateway.
+fn owned(metadata: &ObjectMeta) -> Option<OwnedObject> {
     let owners = metadata.owner_references.iter().flatten();
     let mut gateways = owners.filter(|one| {
         one.kind == Kind::Gateway.as_str()
             && one.api_version.split('/').next() == Some(GROUP)
             && one.controller == Some(true)
     });
-    gateways.next().map(|one| one.name.as_str())
+    let owner = gateways.next()?;
+    Some(OwnedObject {
+        gateway: owner.name.clone(),
+        gateway_uid: owner.uid.clone(),
+        ..OwnedObject::default()
+    })
 }
 
 fn service_of(service: &core::Service) -> Service {
@@ -450,8 +503,8 @@ fn service_of(service: &core::Service) -> Service {
     }
 }
 
-/// A Service in front of a gateway, with the addresses at which clients reach it.
-fn made(gateway: &str, service: &core::Service) -> Made {
+/// The addresses at which clients reach a Service.
+fn addresses(service: &core::Service) -> Vec<GatewayAddress> {
     let spec = service.spec.as_ref();
     let kind = spec.and_then(|spec| spec.type_.as_deref());
     let mut addresses = Vec::new();
@@ -479,11 +532,7 @@ fn made(gateway: &str, service: &core::Service) -> Made {
             add("IPAddress", ip);
         }
     }
-    Made {
-        gateway: gateway.to_owned(),
-        ready: false,
-        addresses,
-    }
+    addresses
 }
 
 /// The certificate and key of a Secret, or why it has none.

@@ -5,6 +5,7 @@
 //! after a delay, with what is then wanted.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::time::Duration;
 
 use kube::core::DynamicObject;
@@ -16,10 +17,11 @@ use tokio::time::Instant;
 use super::class_config::ClassConfig;
 use super::cluster::{Cluster, Item, Source};
 use super::fronts::{AllAcknowledged, fronts};
-use super::infrastructure::{Installation, Manifest, Owner, manifests};
+use super::infrastructure::{GatewayMeta, Manifest, manifests};
 use super::kinds::Kind;
 use super::rows::{Request, Rows};
 use super::status::{Verdict, Writer};
+use crate::inject::Installation;
 use crate::sync::objects::Change;
 use crate::sync::registration::Settings;
 
@@ -29,7 +31,7 @@ const COLLECTED: Duration = Duration::from_millis(50);
 const SERVERS_WITHIN: Duration = Duration::from_secs(30);
 /// How many calls are made at a time.
 const CALLS: usize = 16;
-/// When everything that was made for gateways is applied again, in case somebody has changed it.
+/// When everything is applied and written again, in case somebody has changed it.
 const APPLIED_AGAIN: Duration = Duration::from_mins(10);
 
 /// How long watches may take to report what was applied.
@@ -68,11 +70,15 @@ pub(super) enum Call {
     /// Applies objects of a gateway. Others' objects of these names are left alone.
     Apply {
         gateway: Key,
+        uid: String,
         manifests: Vec<Manifest>,
-        is_known: bool,
     },
-    /// Removes what was made for a gateway.
-    Remove { gateway: Key, name: String },
+    /// Removes what a gateway has under a name. Others' objects of this name are left alone.
+    Remove {
+        gateway: Key,
+        uid: String,
+        name: String,
+    },
     /// Writes rows.
     Rows {
         service: String,
@@ -115,20 +121,24 @@ pub(super) enum Ended {
     Rows(Rows),
     /// Rows were removed.
     RowsRemoved,
-    /// It failed, for the reason that the driver has logged.
-    Failed,
+    /// It failed, for this reason.
+    Failed(String),
 }
 
 /// The state.
 #[derive(Debug)]
 pub(super) struct Core {
     cluster: Cluster,
-    installation: Installation,
+    installation: Arc<Installation>,
     controller: String,
-    /// The cluster's uid, which gateways of several clusters of the servers are distinguished by.
-    owner: String,
+    /// The cluster's uid, by which the servers distinguish gateways of several clusters.
+    cluster_uid: String,
     acknowledged: Option<AllAcknowledged>,
     outcome: Outcome,
+    /// The Gateways of all classes at the last resolution, and the keys of these by their names in the
+    /// mesh.
+    gateways: BTreeMap<Key, GatewayMeta>,
+    by_service: BTreeMap<String, Key>,
     /// When the changes since the last resolution are resolved.
     resolve_at: Option<Instant>,
     /// When the first outcome does not wait for the servers any longer.
@@ -137,6 +147,8 @@ pub(super) struct Core {
     pending: BTreeSet<Subject>,
     busy: BTreeSet<Subject>,
     delayed: BTreeMap<Subject, Delay>,
+    /// Why the last calls for gateways failed.
+    failures: BTreeMap<Subject, String>,
     /// What the servers have.
     written: BTreeMap<String, Rows>,
     /// What was applied, and when.
@@ -154,21 +166,24 @@ impl Core {
     pub(super) fn new(
         controller: &str,
         settings: Settings,
-        installation: Installation,
+        installation: Arc<Installation>,
         now: Instant,
     ) -> Self {
         Self {
-            owner: settings.cluster.clone(),
+            cluster_uid: settings.cluster.clone(),
             cluster: Cluster::new(controller, settings),
             installation,
             controller: controller.to_owned(),
             acknowledged: None,
             outcome: Outcome::default(),
+            gateways: BTreeMap::new(),
+            by_service: BTreeMap::new(),
             resolve_at: None,
             without_servers: now + SERVERS_WITHIN,
             pending: BTreeSet::new(),
             busy: BTreeSet::new(),
             delayed: BTreeMap::new(),
+            failures: BTreeMap::new(),
             written: BTreeMap::new(),
             applied: BTreeMap::new(),
             apply_again: now + APPLIED_AGAIN,
@@ -207,12 +222,10 @@ impl Core {
         self.changed(now);
     }
 
-    /// The certificates of the servers' authorities have changed.
-    pub(super) fn ca_certs(&mut self, pem: Option<String>, now: Instant) {
-        if self.installation.ca_certs != pem {
-            self.installation.ca_certs = pem;
-            self.changed(now);
-        }
+    /// The installation has changed: the certificates of the servers' authorities.
+    pub(super) fn installation(&mut self, installation: Arc<Installation>, now: Instant) {
+        self.installation = installation;
+        self.changed(now);
     }
 
     /// What proxies have acknowledged.
@@ -233,6 +246,9 @@ impl Core {
         if self.cluster.is_complete() && is_known {
             if now >= self.apply_again {
                 self.applied.clear();
+                // The servers may have restored a snapshot. What is equal is not written there.
+                let written = self.written.values_mut();
+                written.for_each(|rows| *rows = Rows::unknown());
                 self.apply_again = now + APPLIED_AGAIN;
                 self.changed(now);
             }
@@ -266,15 +282,20 @@ impl Core {
         let resolve = resolve.map(|at| servers.map_or(at, |servers| at.max(servers)));
         let delays = self.pending.iter().filter_map(|one| self.delayed.get(one));
         let delays = delays.map(|delay| delay.until).filter(|at| *at > now);
-        let all = resolve.into_iter().chain(delays).chain([self.apply_again]);
-        all.min().unwrap_or(self.apply_again)
+        // Nothing is due before everything is listed.
+        let again = self.cluster.is_complete().then_some(self.apply_again);
+        let all = resolve.into_iter().chain(delays).chain(again);
+        all.min().unwrap_or(now + APPLIED_AGAIN)
     }
 
     /// A call has ended.
     pub(super) fn ended(&mut self, subject: Subject, ended: Ended, now: Instant, random: f64) {
         self.busy.remove(&subject);
-        if !matches!(ended, Ended::Failed) {
+        if !matches!(ended, Ended::Failed(_)) {
             self.delayed.remove(&subject);
+            if self.failures.remove(&subject).is_some() {
+                self.changed(now);
+            }
         }
         match (&subject, ended) {
             (Subject::Status(kind, key), Ended::Status { before, object }) => match object {
@@ -297,60 +318,53 @@ impl Core {
                 // The servers report that they are gone.
                 self.pending.remove(&subject);
             }
-            (subject, _) => {
-                // Nobody knows how much of it was done.
-                if let Subject::Rows(service) = subject {
-                    self.written.insert(service.clone(), Rows::unknown());
-                }
-                let delay = self.delayed.entry(subject.clone());
-                let delay = delay.or_insert_with(|| Delay {
-                    until: now,
-                    backoff: Backoff::new(RETRY),
-                });
-                delay.until = now + delay.backoff.next(random);
-            }
+            (_, Ended::Failed(reason)) => self.failed(subject, reason, now, random),
+            (subject, ended) => unreachable!("{subject:?}: {ended:?}"),
         }
+    }
+
+    fn failed(&mut self, subject: Subject, reason: String, now: Instant, random: f64) {
+        if let Subject::Rows(service) = &subject {
+            // Nobody knows how much of it was done.
+            self.written.insert(service.clone(), Rows::unknown());
+        }
+        let is_of_status = matches!(subject, Subject::Status(..));
+        if !is_of_status && self.failures.get(&subject) != Some(&reason) {
+            self.failures.insert(subject.clone(), reason);
+            self.changed(now);
+        }
+        let delay = self.delayed.entry(subject).or_insert_with(|| Delay {
+            until: now,
+            backoff: Backoff::new(RETRY),
+        });
+        delay.until = now + delay.backoff.next(random);
     }
 
     fn resolve(&mut self) {
         let nothing = AllAcknowledged::new();
         let acknowledged = self.acknowledged.as_ref().unwrap_or(&nothing);
-        self.cluster.world.fronts = fronts(&self.cluster, acknowledged);
+        self.gateways = self.cluster.gateways();
+        let gateways = self.gateways.iter();
+        self.by_service = gateways
+            .map(|(key, gateway)| (gateway.service(), key.clone()))
+            .collect();
+        let (gateways, failures) = (&self.gateways, &self.failures);
+        self.cluster.world.fronts = fronts(&self.cluster, gateways, acknowledged, failures);
         self.outcome = resolve(&self.cluster.world);
         let statuses = self.cluster.known.keys();
         let statuses = statuses.map(|(kind, key)| Subject::Status(*kind, key.clone()));
-        let gateways = self.outcome.gateways.keys().cloned();
-        let made = self
-            .cluster
-            .deployments
-            .iter()
-            .chain(&self.cluster.services);
-        let made = made.map(|(key, made)| Key::new(&key.namespace, &made.gateway));
-        let infrastructure = gateways.chain(made).map(Subject::Infrastructure);
-        let services = self.outcome.gateways.keys();
-        let services = services.filter_map(|key| Some(self.owner(key)?.service()));
-        let services = services.chain(self.written.keys().cloned());
-        let known = acknowledged
-            .iter()
-            .filter(|(_, known)| known.owner == self.owner);
-        let services = services.chain(known.map(|(name, _)| name.clone()));
-        let pending = infrastructure.chain(services.map(Subject::Rows));
-        let pending: BTreeSet<_> = statuses.chain(pending).collect();
-        self.delayed
-            .retain(|subject, _| pending.contains(subject) || self.busy.contains(subject));
+        let infrastructure = gateways.keys().cloned().map(Subject::Infrastructure);
+        let stored = acknowledged.iter();
+        let stored = stored.filter(|(_, stored)| stored.owner == self.cluster_uid);
+        let services = stored.map(|(service, _)| service);
+        let services = services.chain(self.by_service.keys());
+        let services = services.chain(self.written.keys()).cloned();
+        let all = statuses.chain(infrastructure);
+        let pending: BTreeSet<_> = all.chain(services.map(Subject::Rows)).collect();
+        let is_alive = |subject: &Subject| pending.contains(subject) || self.busy.contains(subject);
+        self.delayed.retain(|subject, _| is_alive(subject));
+        self.failures.retain(|subject, _| is_alive(subject));
         self.pending = pending;
-    }
-
-    fn owner<'a>(&'a self, key: &'a Key) -> Option<Owner<'a>> {
-        let mut gateways = self.cluster.world.gateways.iter();
-        let gateway = gateways.find(|one| one.meta.key() == *key)?;
-        let known = self.cluster.known.get(&(Kind::Gateway, key.clone()))?;
-        Some(Owner {
-            key,
-            uid: &known.uid,
-            class: &gateway.spec.gateway_class_name,
-            annotations: &known.annotations,
-        })
     }
 
     /// The call that is necessary, if one is.
@@ -390,91 +404,89 @@ impl Core {
         })
     }
 
-    /// Whether a Gateway is there, and its class says that it is another controller's.
-    fn is_of_another_controller(&self, key: &Key) -> bool {
-        let world = &self.cluster.world;
-        let gateway = world.gateways.iter().find(|one| one.meta.key() == *key);
-        let name = gateway.map(|one| &one.spec.gateway_class_name);
-        let mut classes = world.classes.iter();
-        let class = classes.find(|class| Some(&class.meta.name) == name);
+    /// Whether the class of a Gateway says that it is another controller's. A deleted class says
+    /// nothing, and takes nothing from its gateways.
+    fn is_of_another_controller(&self, gateway: &GatewayMeta) -> bool {
+        let mut classes = self.cluster.world.classes.iter();
+        let class = classes.find(|class| class.meta.name == gateway.class);
         class.is_some_and(|class| class.spec.controller_name != self.controller)
     }
 
     fn infrastructure(&self, key: &Key, now: Instant) -> Option<Call> {
-        let cluster = &self.cluster;
+        let gateway = self.gateways.get(key)?;
         if !self.outcome.gateways.contains_key(key) {
-            if !self.is_of_another_controller(key) {
-                return None;
-            }
-            let made = cluster.deployments.iter().chain(&cluster.services);
-            let mut made = made
-                .filter(|(of, made)| (&of.namespace, &made.gateway) == (&key.namespace, &key.name));
-            let (made, _) = made.next()?;
-            return Some(Call::Remove {
-                gateway: key.clone(),
-                name: made.name.clone(),
-            });
+            return self
+                .is_of_another_controller(gateway)
+                .then(|| self.remove(gateway, None))
+                .flatten();
         }
         // Nothing is removed while nothing is served: a Service could lose its address.
-        let served = self.outcome.served.get(key)?;
-        let owner = self.owner(key)?;
-        let plan = &served.infrastructure;
+        let plan = &self.outcome.served.get(key)?.infrastructure;
         let none = ClassConfig::default();
         let config = match &plan.parameters {
-            Some(parameters) => cluster.configs.get(parameters)?,
+            Some(parameters) => self.cluster.configs.get(parameters)?,
             None => &none,
         };
-        let manifests = manifests(&self.installation, owner, (plan, config));
-        let name = Key::new(&key.namespace, &owner.name());
-        let is_there =
-            cluster.deployments.contains_key(&name) && cluster.services.contains_key(&name);
+        let manifests = manifests(&self.installation, gateway, (plan, config));
+        let name = Key::new(&key.namespace, &gateway.name());
+        let (deployments, services) = (&self.cluster.deployments, &self.cluster.services);
+        let is_there = deployments.contains_key(&name) && services.contains_key(&name);
         if let Some((applied, at)) = self.applied.get(key)
             && *applied == manifests
             && (is_there || now < *at + REPORTED_WITHIN)
         {
-            return None;
+            // What it had as a gateway of another class of this controller.
+            return self.remove(gateway, is_there.then_some(&name.name));
         }
         Some(Call::Apply {
             gateway: key.clone(),
+            uid: gateway.uid.clone(),
             manifests,
-            is_known: is_there,
+        })
+    }
+
+    /// Removes what a gateway has, except under a name.
+    fn remove(&self, gateway: &GatewayMeta, except: Option<&String>) -> Option<Call> {
+        let objects = self
+            .cluster
+            .deployments
+            .iter()
+            .chain(&self.cluster.services);
+        let mut objects = objects.filter(|(key, object)| {
+            key.namespace == gateway.key.namespace
+                && object.gateway_uid == gateway.uid
+                && Some(&key.name) != except
+        });
+        let (object, _) = objects.next()?;
+        Some(Call::Remove {
+            gateway: gateway.key.clone(),
+            uid: gateway.uid.clone(),
+            name: object.name.clone(),
         })
     }
 
     fn rows(&self, service: &str) -> Option<Call> {
-        let mut gateways = self.outcome.gateways.keys();
-        let is_it = |key: &&Key| self.owner(key).is_some_and(|one| one.service() == service);
-        let known = self.written.get(service);
+        let written = self.written.get(service);
         // Perhaps another operator has written it, which no longer leads.
         let acknowledged = self.acknowledged.as_ref();
         let stored = acknowledged.and_then(|all| all.get(service));
-        let is_stored = stored.is_some_and(|stored| stored.owner == self.owner);
-        let Some(key) = gateways.find(is_it) else {
-            if known.is_none() && !is_stored {
-                return None;
-            }
-            // A deleted class takes nothing from its gateways.
-            let mut all = self.cluster.world.gateways.iter();
-            let still = all.find(|one| {
-                let key = one.meta.key();
-                self.owner(&key).is_some_and(|one| one.service() == service)
-            });
-            if still.is_some_and(|one| !self.is_of_another_controller(&one.meta.key())) {
-                return None;
-            }
-            return Some(Call::RemoveRows {
+        let is_stored = stored.is_some_and(|stored| stored.owner == self.cluster_uid);
+        let gateway = self.by_service.get(service);
+        let gateway = gateway.and_then(|key| self.gateways.get(key));
+        let is_gone = gateway.is_none_or(|gateway| self.is_of_another_controller(gateway));
+        if is_gone {
+            return (written.is_some() || is_stored).then(|| Call::RemoveRows {
                 service: service.to_owned(),
             });
-        };
-        let served = self.outcome.served.get(key);
-        let made = self.cluster.deployments.iter();
-        let mut made = made.map(|(of, made)| (&of.namespace, &made.gateway));
-        let has_proxies = made.any(|of| of == (&key.namespace, &key.name));
-        if served.is_none() && known.is_none() && !has_proxies {
+        }
+        let gateway = gateway.filter(|one| self.outcome.gateways.contains_key(&one.key))?;
+        let served = self.outcome.served.get(&gateway.key);
+        // One that serves nothing needs rows if proxies or servers have something of it.
+        if served.is_none() && written.is_none() && !is_stored {
             return None;
         }
-        let rows = Rows::of(&self.cluster, (&self.owner, key), served);
-        let requests = rows.requests(known);
+        let rows = Rows::of(&self.cluster, (&self.cluster_uid, gateway), served);
+        let requests = rows.requests(written);
         (!requests.is_empty()).then(|| Call::Rows {
             service: service.to_owned(),
             requests,

@@ -1,35 +1,36 @@
 //! Runs the core: watches, calls to the API server and to the servers.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
+use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::stream::FuturesUnordered;
 use futures_util::{FutureExt, StreamExt};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use k8s_openapi::jiff::Timestamp;
-use kube::api::{DeleteParams, Patch, PatchParams};
+use kube::api::{DeleteParams, Patch, PatchParams, Preconditions};
 use kube::core::{ApiResource, DynamicObject, GroupVersionKind};
 use kube::{Api, Client};
 use legate_gateway_api::Key;
 use legate_runtime::{Backoff, Clock};
 use serde_json::{Value, json};
-use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::CONTROLLER;
+use super::cluster::Source;
 use super::core::{Call, Core, Ended, Subject};
 use super::fronts::AllAcknowledged;
-use super::infrastructure::{Installation, Manifest};
+use super::infrastructure::Manifest;
 use super::kinds::Kind;
 use super::rows::Request;
 use super::watches::{KINDS_AGAIN, Kinds, Watches, kinds};
-use crate::context::{Servers as ServerOptions, Sidecars};
-use crate::inject::Cluster as Version;
+use crate::inject::{Installation, Published};
 use crate::leader::Lead;
 use crate::servers::{Path, Servers, ServersError};
 use crate::sync::cluster_uid;
 use crate::sync::registration::Settings;
-use crate::tenancy::Tenants;
 use crate::watch::API_SERVER;
 
 /// The field manager of what is made for gateways.
@@ -37,21 +38,21 @@ const MANAGER: &str = "legate-gateways";
 /// How long the servers wait for a change before they answer. Shorter than a request may take.
 const WAIT: &str = "3s";
 
+/// The kinds of what is made for gateways: version, name and plural.
+const KINDS: [(&str, &str, &str); 4] = [
+    ("v1", "Service", "services"),
+    ("apps/v1", "Deployment", "deployments"),
+    ("v1", "ConfigMap", "configmaps"),
+    ("v1", "ServiceAccount", "serviceaccounts"),
+];
+
+const NOT_LEADING: &str = "this operator is no longer the leader";
+
 /// The options of the driver.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// How gateways reach the servers.
-    pub servers: ServerOptions,
-    /// The image of gateways.
-    pub sidecars: Sidecars,
-    /// The certificates in PEM with which gateways verify servers.
-    pub ca: watch::Receiver<Option<String>>,
-    /// The log level of gateways.
-    pub log_level: String,
-    /// Whether they log JSON.
-    pub log_json: bool,
-    /// How pods map to namespaces of the mesh.
-    pub tenants: Tenants,
+    /// The settings of pods.
+    pub installation: Published,
     /// The clock for timestamps of conditions.
     pub clock: Clock,
 }
@@ -73,14 +74,10 @@ pub async fn run(
 }
 
 async fn work(client: &Client, servers: &Servers, lead: &Lead, options: Options) {
-    let mut ca = options.ca;
-    let installation = Installation {
-        sleep_hooks: version(client).await.sleep_hooks,
-        ca_certs: authority(&mut ca, &options.servers).await,
-        servers: options.servers,
-        sidecars: options.sidecars,
-        log_level: options.log_level,
-        log_json: options.log_json,
+    let mut published = options.installation;
+    let Some(installation) = usable(&mut published).await else {
+        // The operator is stopping.
+        return;
     };
     let driver = Driver {
         client,
@@ -90,13 +87,15 @@ async fn work(client: &Client, servers: &Servers, lead: &Lead, options: Options)
     let settings = Settings {
         cluster: cluster_uid(client).await,
         node_meta: BTreeMap::new(),
-        tenants: options.tenants,
+        tenants: installation.tenants(),
     };
     let mut core = Core::new(CONTROLLER, settings, installation, Instant::now());
-    let (mut watches, sources) = Watches::start(client);
-    sources.into_iter().for_each(|source| core.start(source));
+    let mut watches = Watches::start(client);
+    for source in Source::OF_KUBERNETES {
+        core.start(source);
+    }
     let mut calls = FuturesUnordered::new();
-    let mut listed = Box::pin(kinds_after(Duration::ZERO, client));
+    let mut listed = Box::pin(kinds_after(Duration::ZERO, client, BTreeSet::new()));
     let mut acknowledged = Box::pin(driver.acknowledged(None));
     let mut kinds_known = false;
     loop {
@@ -126,15 +125,16 @@ async fn work(client: &Client, servers: &Servers, lead: &Lead, options: Options)
                 ended.into_iter().for_each(|source| core.end(source, at));
                 core.bundle(kinds.bundle, kinds.experimental, at);
                 kinds_known = true;
-                listed = Box::pin(kinds_after(KINDS_AGAIN, client));
+                listed = Box::pin(kinds_after(KINDS_AGAIN, client, kinds.all));
             }
             (all, index) = &mut acknowledged => {
                 core.acknowledged(all, Instant::now());
                 acknowledged = Box::pin(driver.acknowledged(Some(index)));
             }
-            Ok(()) = ca.changed() => {
-                let pem = ca.borrow_and_update().clone();
-                core.ca_certs(pem, Instant::now());
+            Ok(()) = published.changed() => {
+                if let Some(installation) = published.borrow_and_update().clone() {
+                    core.installation(installation, Instant::now());
+                }
             }
             () = tokio::time::sleep_until(wake), if kinds_known => {}
         }
@@ -146,40 +146,20 @@ fn now(clock: &Clock) -> String {
     now.strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
 }
 
-/// The servers' authority, as soon as it is known.
-async fn authority(
-    ca: &mut watch::Receiver<Option<String>>,
-    servers: &ServerOptions,
-) -> Option<String> {
-    let expected = servers.http.tls && (servers.managed_ca || servers.http.ca_certs.is_some());
-    if !expected {
-        return None;
-    }
-    match ca.wait_for(Option::is_some).await {
-        Ok(pem) => pem.clone(),
-        // It never changes.
-        Err(_) => None,
-    }
+/// The installation, as soon as pods can verify the servers. `None` if it ends before.
+async fn usable(published: &mut Published) -> Option<Arc<Installation>> {
+    let known =
+        |one: &Option<Arc<Installation>>| one.as_ref().is_some_and(|one| one.knows_servers());
+    let installation = published.wait_for(known).await.ok()?;
+    installation.clone()
 }
 
-async fn version(client: &Client) -> Version {
-    let mut backoff = Backoff::new(API_SERVER);
-    loop {
-        match client.apiserver_version().await {
-            Ok(version) => return Version::of_version(&version.major, &version.minor),
-            Err(error) => {
-                tracing::warn!(%error, "cannot read the API server's version: retrying");
-                tokio::time::sleep(backoff.next(rand::random())).await;
-            }
-        }
-    }
-}
-
-async fn kinds_after(delay: Duration, client: &Client) -> Kinds {
+/// The kinds after a delay, from those that were there before.
+async fn kinds_after(delay: Duration, client: &Client, known: BTreeSet<Kind>) -> Kinds {
     tokio::time::sleep(delay).await;
     let mut backoff = Backoff::new(API_SERVER);
     loop {
-        match kinds(client).await {
+        match kinds(client, &known).await {
             Ok(kinds) => return kinds,
             Err(error) => {
                 tracing::warn!(%error, "cannot list the kinds of the Gateway API: retrying");
@@ -218,9 +198,9 @@ impl Driver<'_> {
     async fn perform(&self, call: Call) -> (Subject, Ended) {
         let subject = call.subject();
         if !self.lead.holds() {
-            return (subject, Ended::Failed);
+            return (subject, Ended::Failed(NOT_LEADING.to_owned()));
         }
-        let ended = match call {
+        let outcome = match call {
             Call::Status {
                 kind,
                 key,
@@ -233,33 +213,35 @@ impl Driver<'_> {
             }
             Call::Apply {
                 gateway,
+                uid,
                 manifests,
-                is_known,
-            } => self.apply(&gateway, manifests, is_known).await,
-            Call::Remove { gateway, name } => self.remove(&gateway, &name).await,
+            } => {
+                let applied = self.apply((&gateway, &uid), &manifests).await;
+                ended(applied, &gateway, Ended::Applied(manifests))
+            }
+            Call::Remove { gateway, uid, name } => {
+                let removed = self.remove((&gateway, &uid), &name).await;
+                ended(removed, &gateway, Ended::Removed)
+            }
             Call::Rows {
                 service,
                 requests,
                 rows,
-            } => match self.rows(&service, requests).await {
-                Ok(()) => Ended::Rows(rows),
-                Err(error) => {
-                    tracing::warn!(gateway = service, %error, "cannot write what it serves: retrying");
-                    Ended::Failed
-                }
-            },
+            } => {
+                let written = self.rows(&service, requests).await;
+                let written =
+                    written.map_err(|error| format!("cannot write what it serves: {error}"));
+                ended(written, &service, Ended::Rows(rows))
+            }
             Call::RemoveRows { service } => {
                 let path = Path::of(["internal", "legate", "gateway", &service]);
-                match self.servers.delete(&path).await {
-                    Ok(_) => Ended::RowsRemoved,
-                    Err(error) => {
-                        tracing::warn!(gateway = service, %error, "cannot remove what it served: retrying");
-                        Ended::Failed
-                    }
-                }
+                let removed = self.servers.delete(&path).await.map(drop);
+                let removed =
+                    removed.map_err(|error| format!("cannot remove what it served: {error}"));
+                ended(removed, &service, Ended::RowsRemoved)
             }
         };
-        (subject, ended)
+        (subject, outcome)
     }
 
     async fn status(
@@ -275,7 +257,7 @@ impl Driver<'_> {
             "status": change,
         }));
         let resource = kind.api_resource();
-        let api = self.api(&resource, kind.is_of_cluster().then_some(""), key);
+        let api = self.api(&resource, &key.namespace);
         match api
             .patch_status(&key.name, &PatchParams::default(), &patch)
             .await
@@ -294,57 +276,72 @@ impl Driver<'_> {
                 } else {
                     tracing::warn!(kind = kind.as_str(), %key, %error, "cannot write the status: retrying");
                 }
-                Ended::Failed
+                Ended::Failed(error.to_string())
             }
         }
     }
 
-    async fn apply(&self, gateway: &Key, manifests: Vec<Manifest>, is_known: bool) -> Ended {
-        for manifest in &manifests {
+    async fn apply(
+        &self,
+        (gateway, uid): (&Key, &str),
+        manifests: &[Manifest],
+    ) -> Result<(), String> {
+        for manifest in manifests {
+            let (kind, name) = (manifest.kind, manifest.name());
+            let resource = resource(manifest.version, kind, manifest.plural);
+            let api = self.api(&resource, &gateway.namespace);
+            let failed = |error| format!("cannot apply the {kind} {name}: {error}");
+            let there = api.get_metadata_opt(name).await.map_err(failed)?;
+            if there
+                .as_ref()
+                .is_some_and(|there| !belongs_to(&there.metadata, uid))
+            {
+                return Err(format!(
+                    "the {kind} {name} exists and does not belong to this Gateway: delete it, or name \
+                     the Gateway differently"
+                ));
+            }
             if !self.lead.holds() {
-                return Ended::Failed;
+                return Err(NOT_LEADING.to_owned());
             }
             let mut body = manifest.body.clone();
             body["apiVersion"] = json!(manifest.version);
-            body["kind"] = json!(manifest.kind);
-            let name = body["metadata"]["name"]
-                .as_str()
-                .unwrap_or_default()
-                .to_owned();
-            // Before it is known that an object is the gateway's, others' fields stay as they are.
+            body["kind"] = json!(kind);
+            // Somebody may have taken the name meanwhile: then nothing is overwritten.
             let options = PatchParams {
-                force: is_known,
+                force: there.is_some(),
                 ..PatchParams::apply(MANAGER)
             };
-            let resource = resource(manifest.version, manifest.kind, manifest.plural);
-            let api = self.api(&resource, None, gateway);
-            if let Err(error) = api.patch(&name, &options, &Patch::Apply(&body)).await {
-                tracing::warn!(%gateway, kind = manifest.kind, name, %error, "cannot apply: retrying");
-                return Ended::Failed;
-            }
+            let applied = api.patch(name, &options, &Patch::Apply(&body)).await;
+            applied.map_err(failed)?;
         }
-        Ended::Applied(manifests)
+        Ok(())
     }
 
-    async fn remove(&self, gateway: &Key, name: &str) -> Ended {
-        for (version, kind, plural) in [
-            ("v1", "Service", "services"),
-            ("apps/v1", "Deployment", "deployments"),
-            ("v1", "ConfigMap", "configmaps"),
-            ("v1", "ServiceAccount", "serviceaccounts"),
-        ] {
-            let api = self.api(&resource(version, kind, plural), None, gateway);
-            match api.delete(name, &DeleteParams::background()).await {
+    async fn remove(&self, (gateway, uid): (&Key, &str), name: &str) -> Result<(), String> {
+        for (version, kind, plural) in KINDS {
+            let api = self.api(&resource(version, kind, plural), &gateway.namespace);
+            let failed = |error| format!("cannot delete the {kind} {name}: {error}");
+            let there = api.get_metadata_opt(name).await.map_err(failed)?;
+            let own = there.filter(|there| belongs_to(&there.metadata, uid));
+            let Some(own) = own.and_then(|own| own.metadata.uid) else {
+                continue;
+            };
+            if !self.lead.holds() {
+                return Err(NOT_LEADING.to_owned());
+            }
+            let options = DeleteParams::background().preconditions(Preconditions {
+                uid: Some(own),
+                resource_version: None,
+            });
+            match api.delete(name, &options).await {
                 Ok(_) => {}
                 Err(kube::Error::Api(error)) if error.code == 404 => {}
-                Err(error) => {
-                    tracing::warn!(%gateway, kind, name, %error, "cannot delete: retrying");
-                    return Ended::Failed;
-                }
+                Err(error) => return Err(failed(error)),
             }
         }
-        tracing::info!(%gateway, "removed what was made for it: it is of another class");
-        Ended::Removed
+        tracing::info!(%gateway, name, "removed what it had under another class");
+        Ok(())
     }
 
     async fn rows(&self, service: &str, requests: Vec<Request>) -> Result<(), ServersError> {
@@ -356,14 +353,31 @@ impl Driver<'_> {
         Ok(())
     }
 
-    /// `cluster` is set for objects without a namespace.
-    fn api(&self, resource: &ApiResource, cluster: Option<&str>, key: &Key) -> Api<DynamicObject> {
+    /// The namespace of objects without one is empty.
+    fn api(&self, resource: &ApiResource, namespace: &str) -> Api<DynamicObject> {
         let client = self.client.clone();
-        match cluster {
-            Some(_) => Api::all_with(client, resource),
-            None => Api::namespaced_with(client, &key.namespace, resource),
+        match namespace {
+            "" => Api::all_with(client, resource),
+            namespace => Api::namespaced_with(client, namespace, resource),
         }
     }
+}
+
+/// How a call for a gateway has ended.
+fn ended(outcome: Result<(), String>, gateway: &impl fmt::Display, done: Ended) -> Ended {
+    match outcome {
+        Ok(()) => done,
+        Err(reason) => {
+            tracing::warn!(%gateway, "{reason}; retrying");
+            Ended::Failed(reason)
+        }
+    }
+}
+
+/// Whether a Gateway with this uid is the owner of an object.
+fn belongs_to(metadata: &ObjectMeta, uid: &str) -> bool {
+    let mut owners = metadata.owner_references.iter().flatten();
+    owners.any(|owner| owner.uid == uid && owner.controller == Some(true))
 }
 
 fn resource(version: &str, kind: &str, plural: &str) -> ApiResource {

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use legate_gateway_api::{Key, Service};
-use legate_routes::{Endpoint, ServicePort, Transport};
+use legate_routes::{Endpoint, MAX_ENDPOINTS, ServicePort, Transport};
 
 use super::pods::{Call, Pods, Sidecar};
 
@@ -48,7 +48,7 @@ impl Slice {
     }
 }
 
-/// The endpoints of a port, sorted.
+/// The endpoints of a port, sorted, and at most [`MAX_ENDPOINTS`] of them.
 pub(super) fn endpoints(
     port: &ServicePort,
     services: &BTreeMap<Key, Service>,
@@ -77,7 +77,8 @@ pub(super) fn endpoints(
             })
         })
     });
-    endpoints.collect()
+    let endpoints: BTreeSet<_> = endpoints.collect();
+    endpoints.into_iter().take(MAX_ENDPOINTS).collect()
 }
 
 /// An endpoint at a port of a pod, if it can be called. A sidecar leads to one port of its pod, and

@@ -6,8 +6,9 @@ use std::collections::BTreeMap;
 use legate_gateway_api::{Front, Key};
 use serde::Deserialize;
 
-use super::cluster::Cluster;
-use super::infrastructure::Owner;
+use super::cluster::{Cluster, OwnedObject};
+use super::core::Subject;
+use super::infrastructure::GatewayMeta;
 use super::kinds::Kind;
 
 /// What the proxies of a gateway have acknowledged, as the servers say it.
@@ -25,47 +26,58 @@ pub(super) struct Acknowledged {
 /// The names of gateways in the mesh, with what their proxies have acknowledged.
 pub(super) type AllAcknowledged = BTreeMap<String, Acknowledged>;
 
-/// The proxies of all gateways.
-pub(super) fn fronts(cluster: &Cluster, acknowledged: &AllAcknowledged) -> BTreeMap<Key, Front> {
-    let mut fronts = BTreeMap::<_, Front>::new();
-    let made = |key: &Key, gateway: &str| Key::new(&key.namespace, gateway);
-    for (key, deployment) in &cluster.deployments {
-        let front = fronts.entry(made(key, &deployment.gateway)).or_default();
-        front.ready |= deployment.ready;
-    }
-    for (key, service) in &cluster.services {
-        let front = fronts.entry(made(key, &service.gateway)).or_default();
-        front.addresses.extend(service.addresses.iter().cloned());
-    }
-    let none = BTreeMap::new();
-    for gateway in &cluster.world.gateways {
-        let key = gateway.meta.key();
-        let Some(front) = fronts.get_mut(&key) else {
-            continue;
+/// The proxies of all gateways. `failures` are the reasons why the last calls for gateways failed.
+pub(super) fn fronts(
+    cluster: &Cluster,
+    gateways: &BTreeMap<Key, GatewayMeta>,
+    acknowledged: &AllAcknowledged,
+    failures: &BTreeMap<Subject, String>,
+) -> BTreeMap<Key, Front> {
+    let fronts = gateways.iter().filter_map(|(key, gateway)| {
+        let name = Key::new(&key.namespace, &gateway.name());
+        let own = |all: &BTreeMap<Key, OwnedObject>| {
+            let object = all.get(&name)?;
+            (object.gateway_uid == gateway.uid).then(|| object.clone())
         };
-        let owner = Owner {
-            key: &key,
-            uid: "",
-            class: &gateway.spec.gateway_class_name,
-            annotations: &none,
+        let (deployment, service) = (own(&cluster.deployments), own(&cluster.services));
+        let subjects = [
+            Subject::Infrastructure(key.clone()),
+            Subject::Rows(gateway.service()),
+        ];
+        let failed = subjects.iter().find_map(|subject| failures.get(subject));
+        if deployment.is_none() && service.is_none() && failed.is_none() {
+            return None;
+        }
+        let mut front = Front {
+            ready: deployment.is_some_and(|one| one.ready),
+            addresses: service.map_or_else(Vec::new, |one| one.addresses),
+            failed: failed.cloned(),
+            ..Front::default()
         };
-        let Some(known) = acknowledged.get(&owner.service()) else {
-            continue;
-        };
-        for (port, reason) in &known.rejected {
+        if let Some(known) = acknowledged.get(&gateway.service()) {
+            known.add_to(&mut front, cluster, &gateway.uid);
+        }
+        Some((key.clone(), front))
+    });
+    fronts.collect()
+}
+
+impl Acknowledged {
+    fn add_to(&self, front: &mut Front, cluster: &Cluster, uid: &str) {
+        for (port, reason) in &self.rejected {
             let number = port.strip_suffix("/udp").unwrap_or(port);
             if let Ok(number) = number.parse() {
                 front.rejected.insert(number, reason.clone());
             }
         }
-        let of = |kind, key: &Key| {
-            let generation = known.acknowledged.get(cluster.uid(kind, key)?);
-            generation.copied()
-        };
-        front.generation = of(Kind::Gateway, &key).unwrap_or_default();
-        let sets = cluster.world.listener_sets.iter().map(|set| set.meta.key());
-        let sets = sets.filter_map(|key| Some((key.clone(), of(Kind::ListenerSet, &key)?)));
+        let generation = self.acknowledged.get(uid);
+        front.generation = generation.copied().unwrap_or_default();
+        let sets = cluster.world.listener_sets.iter().filter_map(|set| {
+            let key = set.meta.key();
+            let uid = cluster.uid(Kind::ListenerSet, &key)?;
+            let generation = *self.acknowledged.get(uid)?;
+            Some((key, generation))
+        });
         front.sets = sets.collect();
     }
-    fronts
 }

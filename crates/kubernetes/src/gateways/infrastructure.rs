@@ -16,7 +16,7 @@ use sha2::{Digest, Sha256};
 use super::class_config::{ClassConfig, ServiceType};
 use super::kinds::{GROUP, VERSION};
 use crate::annotations::{MANAGED_BY, MANAGED_BY_LEGATE, PREFIX};
-use crate::context::{Servers, Sidecars};
+use crate::inject::{Installation, set_pull_policy};
 
 /// The names in labels and objects have at most this many characters (RFC 1123).
 const LABEL: usize = 63;
@@ -33,31 +33,13 @@ const CA_FOLDER: &str = "/consul/tls/ca";
 const TOKEN_FOLDER: &str = "/consul/token";
 const TOKEN_SECONDS: u32 = 3600;
 
-/// What the pods of all gateways have in common.
-#[derive(Clone, Debug)]
-pub(super) struct Installation {
-    /// How servers are reached, and the auth method by which gateways log in.
-    pub(super) servers: Servers,
-    /// The image.
-    pub(super) sidecars: Sidecars,
-    /// The certificates in PEM that the servers are verified with; `None` without TLS, or if those of
-    /// the system are used.
-    pub(super) ca_certs: Option<String>,
-    /// The log level.
-    pub(super) log_level: String,
-    /// Whether logs are JSON.
-    pub(super) log_json: bool,
-    /// Whether `preStop` hooks can sleep.
-    pub(super) sleep_hooks: bool,
-}
-
-/// A Gateway, as an owner.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Owner<'a> {
-    pub(super) key: &'a Key,
-    pub(super) uid: &'a str,
-    pub(super) class: &'a str,
-    pub(super) annotations: &'a BTreeMap<String, String>,
+/// What identifies a Gateway, and what is made for it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct GatewayMeta {
+    pub(super) key: Key,
+    pub(super) uid: String,
+    pub(super) class: String,
+    pub(super) annotations: BTreeMap<String, String>,
 }
 
 /// An object, and its kind's version, name and plural.
@@ -69,23 +51,17 @@ pub(super) struct Manifest {
     pub(super) body: Value,
 }
 
-impl Owner<'_> {
+impl GatewayMeta {
     /// The name of everything that is made for the gateway: its own with that of its class.
-    pub(super) fn name(self) -> String {
-        shortened(&format!("{}-{}", self.key.name, self.class), self.key)
+    pub(super) fn name(&self) -> String {
+        shortened(&format!("{}-{}", self.key.name, self.class), &self.key)
     }
 
-    /// The name of the gateway's service in the mesh. Namespaces of Kubernetes have no `--`, or
-    /// else the name has a digest of both.
-    pub(super) fn service(self) -> String {
-        service_name(&self.key.namespace, &self.name())
+    /// The name of the gateway's service in the mesh. The binding rule of its login makes the same
+    /// name, from the namespace and the name of its account.
+    pub(super) fn service(&self) -> String {
+        format!("{}--{}", self.key.namespace, self.name())
     }
-}
-
-/// The mesh's name for an account of a namespace. The login's binding rule makes the same name, from
-/// the account's.
-fn service_name(namespace: &str, account: &str) -> String {
-    format!("{namespace}--{account}")
 }
 
 /// A name that is a label in DNS: a longer one, or one with dots, gets a digest for its end.
@@ -105,51 +81,58 @@ fn shortened(name: &str, key: &Key) -> String {
     format!("{start}-{end}")
 }
 
+impl Manifest {
+    /// The object's name.
+    pub(super) fn name(&self) -> &str {
+        self.body["metadata"]["name"].as_str().unwrap_or_default()
+    }
+}
+
 /// Everything that is made for a gateway.
 pub(super) fn manifests(
     installation: &Installation,
-    owner: Owner<'_>,
+    gateway: &GatewayMeta,
     (plan, config): (&InfrastructurePlan, &ClassConfig),
 ) -> Vec<Manifest> {
     let mut all = vec![Manifest {
         version: "v1",
         kind: "ServiceAccount",
         plural: "serviceaccounts",
-        body: json!({"metadata": metadata(owner, plan)}),
+        body: json!({"metadata": metadata(gateway, plan)}),
     }];
     if let Some(pem) = &installation.ca_certs {
         all.push(Manifest {
             version: "v1",
             kind: "ConfigMap",
             plural: "configmaps",
-            body: json!({"metadata": metadata(owner, plan), "data": {"tls.crt": pem}}),
+            body: json!({"metadata": metadata(gateway, plan), "data": {"tls.crt": pem}}),
         });
     }
     all.push(Manifest {
         version: "apps/v1",
         kind: "Deployment",
         plural: "deployments",
-        body: deployment(installation, owner, (plan, config)),
+        body: deployment(installation, gateway, (plan, config)),
     });
     all.push(Manifest {
         version: "v1",
         kind: "Service",
         plural: "services",
-        body: service(owner, plan, config),
+        body: service(gateway, plan, config),
     });
     all
 }
 
-fn metadata(owner: Owner<'_>, plan: &InfrastructurePlan) -> Value {
+fn metadata(gateway: &GatewayMeta, plan: &InfrastructurePlan) -> Value {
     let mut metadata = json!({
-        "name": owner.name(),
-        "namespace": owner.key.namespace,
-        "labels": labels(owner, plan),
+        "name": gateway.name(),
+        "namespace": gateway.key.namespace,
+        "labels": labels(gateway, plan),
         "ownerReferences": [{
             "apiVersion": format!("{GROUP}/{VERSION}"),
             "kind": "Gateway",
-            "name": owner.key.name,
-            "uid": owner.uid,
+            "name": gateway.key.name,
+            "uid": gateway.uid,
             "controller": true,
             "blockOwnerDeletion": false,
         }],
@@ -160,42 +143,42 @@ fn metadata(owner: Owner<'_>, plan: &InfrastructurePlan) -> Value {
     metadata
 }
 
-fn labels(owner: Owner<'_>, plan: &InfrastructurePlan) -> BTreeMap<String, String> {
+fn labels(gateway: &GatewayMeta, plan: &InfrastructurePlan) -> BTreeMap<String, String> {
     let mut labels = plan.labels.clone();
-    labels.extend(selector(owner));
+    labels.extend(selector(gateway));
     labels.insert(
         format!("{GROUP}/gateway-class-name"),
-        shortened(owner.class, owner.key),
+        shortened(&gateway.class, &gateway.key),
     );
     labels
 }
 
 /// Selects the gateway's pods.
-fn selector(owner: Owner<'_>) -> BTreeMap<String, String> {
-    let name = shortened(&owner.key.name, owner.key);
+fn selector(gateway: &GatewayMeta) -> BTreeMap<String, String> {
+    let name = shortened(&gateway.key.name, &gateway.key);
     [(format!("{GROUP}/gateway-name"), name)].into()
 }
 
 fn deployment(
     installation: &Installation,
-    owner: Owner<'_>,
+    gateway: &GatewayMeta,
     (plan, config): (&InfrastructurePlan, &ClassConfig),
 ) -> Value {
-    let mut pod_labels = labels(owner, plan);
+    let mut pod_labels = labels(gateway, plan);
     // The catalog sync watches only pods with this label.
     pod_labels.insert(MANAGED_BY.to_owned(), MANAGED_BY_LEGATE.to_owned());
     let mut annotations = plan.annotations.clone();
     for (name, value) in [
         ("connect-inject", "false"),
         ("gateway-kind", "api-gateway"),
-        ("gateway-consul-service-name", &owner.service()),
+        ("gateway-consul-service-name", &gateway.service()),
     ] {
         annotations.insert(format!("{PREFIX}{name}"), value.to_owned());
     }
     let mut deployment = json!({
-        "metadata": metadata(owner, plan),
+        "metadata": metadata(gateway, plan),
         "spec": {
-            "selector": {"matchLabels": selector(owner)},
+            "selector": {"matchLabels": selector(gateway)},
             // There are never fewer than the wanted replicas.
             "strategy": {
                 "type": "RollingUpdate",
@@ -203,7 +186,7 @@ fn deployment(
             },
             "template": {
                 "metadata": {"labels": pod_labels, "annotations": annotations},
-                "spec": pod(installation, owner, config),
+                "spec": pod(installation, gateway, config),
             },
         },
     });
@@ -214,12 +197,12 @@ fn deployment(
     deployment
 }
 
-fn pod(installation: &Installation, owner: Owner<'_>, config: &ClassConfig) -> Value {
+fn pod(installation: &Installation, gateway: &GatewayMeta, config: &ClassConfig) -> Value {
     let mut mounts = Vec::new();
     let mut volumes = Vec::new();
     if installation.ca_certs.is_some() {
         mounts.push(json!({"name": "ca", "mountPath": CA_FOLDER, "readOnly": true}));
-        volumes.push(json!({"name": "ca", "configMap": {"name": owner.name()}}));
+        volumes.push(json!({"name": "ca", "configMap": {"name": gateway.name()}}));
     }
     if installation.servers.login_auth_method.is_some() {
         mounts.push(json!({"name": "token", "mountPath": TOKEN_FOLDER, "readOnly": true}));
@@ -234,7 +217,7 @@ fn pod(installation: &Installation, owner: Owner<'_>, config: &ClassConfig) -> V
         container["resources"] = json!(config.deployment.resources);
     }
     let mut pod = json!({
-        "serviceAccountName": owner.name(),
+        "serviceAccountName": gateway.name(),
         "automountServiceAccountToken": false,
         "terminationGracePeriodSeconds": TERMINATION_SECONDS,
         "securityContext": {
@@ -284,13 +267,10 @@ fn container(installation: &Installation, mounts: Vec<Value>) -> Value {
         },
         "volumeMounts": mounts,
     });
-    if installation.sleep_hooks {
+    if installation.cluster.sleep_hooks {
         container["lifecycle"] = json!({"preStop": {"sleep": {"seconds": ACCEPTED_SECONDS}}});
     }
-    let policy = installation.sidecars.image_pull_policy.as_deref();
-    if let Some(policy) = policy.filter(|policy| !policy.is_empty()) {
-        container["imagePullPolicy"] = json!(policy);
-    }
+    set_pull_policy(&mut container, installation);
     container
 }
 
@@ -316,7 +296,7 @@ fn arguments(installation: &Installation) -> Vec<String> {
     if servers.skip_server_watch {
         push("-server-watch-disabled=true".to_owned());
     }
-    let tenants = servers.http.tenants();
+    let tenants = installation.tenants();
     let namespace = tenants.default_namespace();
     if let Some(method) = &servers.login_auth_method {
         push("-credential-type=login".to_owned());
@@ -372,7 +352,7 @@ fn environment() -> Vec<Value> {
     ]
 }
 
-fn service(owner: Owner<'_>, plan: &InfrastructurePlan, config: &ClassConfig) -> Value {
+fn service(gateway: &GatewayMeta, plan: &InfrastructurePlan, config: &ClassConfig) -> Value {
     let ports = plan.ports.iter().map(|(port, is_udp)| {
         let (prefix, protocol) = if *is_udp {
             ("udp", "UDP")
@@ -389,7 +369,7 @@ fn service(owner: Owner<'_>, plan: &InfrastructurePlan, config: &ClassConfig) ->
     let kind = config.service_type.unwrap_or(ServiceType::LoadBalancer);
     let mut spec = Map::new();
     spec.insert("type".to_owned(), json!(kind.as_str()));
-    spec.insert("selector".to_owned(), json!(selector(owner)));
+    spec.insert("selector".to_owned(), json!(selector(gateway)));
     spec.insert("ports".to_owned(), ports.collect());
     // A Service can ask for one. Whether the gateway gets what it asks for is read from its status.
     let mut ips = plan
@@ -399,9 +379,9 @@ fn service(owner: Owner<'_>, plan: &InfrastructurePlan, config: &ClassConfig) ->
     if let Some(address) = ips.next().filter(|_| kind == ServiceType::LoadBalancer) {
         spec.insert("loadBalancerIP".to_owned(), json!(address.value));
     }
-    let mut metadata = metadata(owner, plan);
+    let mut metadata = metadata(gateway, plan);
     for name in &config.copy_annotations.service {
-        if let Some(value) = owner.annotations.get(name) {
+        if let Some(value) = gateway.annotations.get(name) {
             metadata["annotations"][name] = json!(value);
         }
     }
@@ -415,14 +395,13 @@ mod tests {
     #[test]
     fn names_are_labels_and_distinct() {
         let name = |name: &str| {
-            let key = Key::new("shop", name);
-            let owner = Owner {
-                key: &key,
-                uid: "u",
-                class: "legate",
-                annotations: &BTreeMap::new(),
+            let gateway = GatewayMeta {
+                key: Key::new("shop", name),
+                uid: "u".to_owned(),
+                class: "legate".to_owned(),
+                annotations: BTreeMap::new(),
             };
-            owner.name()
+            gateway.name()
         };
         assert_eq!(name("edge"), "edge-legate");
         let dotted = name("edge.example");

@@ -77,9 +77,9 @@ impl Kind {
         }
     }
 
-    /// Whether its objects belong to the cluster as a whole.
-    pub(super) fn is_of_cluster(self) -> bool {
-        matches!(self, Self::GatewayClass | Self::GatewayClassConfig)
+    /// The name of its definition.
+    pub(super) fn definition(self) -> String {
+        format!("{}.{}", self.plural(), self.group().0)
     }
 
     /// Its group and version.

@@ -9,6 +9,7 @@ use legate_model::{ServiceName, Tenancy};
 use crate::sync::facts::{Pod, Service};
 use crate::sync::registration::Settings;
 use crate::sync::wanted::{PROXY_PORT, Wanted, wanted};
+use crate::tenancy::Tenants;
 
 /// The pods of the cluster.
 #[derive(Debug, Default)]
@@ -142,16 +143,22 @@ impl Pods {
             return None;
         };
         let service = &application.body["Service"];
-        let tenancy = Tenancy {
-            namespace: match application.id.namespace.as_str() {
-                "" => Tenancy::default().namespace,
-                namespace => namespace.into(),
-            },
-            ..Tenancy::default()
-        };
+        let namespace = Some(application.id.namespace.as_str());
+        let namespace = namespace.filter(|namespace| !namespace.is_empty());
+        let tenancy = tenancy(&self.settings.tenants, namespace);
         Some(Sidecar {
             identity: ServiceName::new(&tenancy, service["Service"].as_str()?),
             application: u16::try_from(service["Port"].as_u64()?).ok()?,
         })
+    }
+}
+
+/// A namespace of the mesh in the partition of this cluster.
+pub(super) fn tenancy(tenants: &Tenants, namespace: Option<&str>) -> Tenancy {
+    let default = Tenancy::default();
+    Tenancy {
+        partition: tenants.partition().map_or(default.partition, Into::into),
+        namespace: namespace.map_or(default.namespace, Into::into),
+        peer: default.peer,
     }
 }

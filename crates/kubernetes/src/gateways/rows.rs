@@ -2,20 +2,22 @@
 //! Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::sync::Arc;
 
 use legate_gateway_api::{Key, Served};
-use legate_routes::{Endpoint, Listener, ServicePort};
+use legate_routes::{Datagrams, Endpoint, Listener, ServicePort};
 use serde_json::{Value, json};
-use std::sync::Arc;
 
 use super::cluster::{Cluster, Pair};
 use super::endpoints::endpoints;
+use super::infrastructure::GatewayMeta;
 use super::kinds::Kind;
 
 /// Secrets are named after the objects that they come from.
 const SECRET_PREFIX: &str = "kubernetes/";
-/// A request with more endpoints than this is divided. The servers accept bodies of 1 MiB.
-const ENDPOINTS_AT_ONCE: usize = 8_000;
+/// The size of a body that is divided if it can be, in bytes. The servers accept 1 MiB.
+const BODY: usize = 768 * 1024;
 
 /// What the servers have, or should have, of a gateway.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -23,7 +25,7 @@ pub(super) struct Rows {
     /// Whether this is all unknown: a write has failed.
     unknown: bool,
     listeners: Vec<Arc<Listener>>,
-    datagrams: Value,
+    datagrams: Vec<Arc<Datagrams>>,
     generations: BTreeMap<String, i64>,
     owner: String,
     endpoints: BTreeMap<ServicePort, BTreeSet<Endpoint>>,
@@ -31,11 +33,19 @@ pub(super) struct Rows {
 }
 
 /// A request for a gateway.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, PartialEq)]
 pub(super) struct Request {
     /// The last part of the path; `None` for the gateway itself.
     pub(super) part: Option<&'static str>,
+    /// Contains keys of certificates.
     pub(super) body: Value,
+}
+
+impl fmt::Debug for Request {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let request = &mut f.debug_struct("Request");
+        request.field("part", &self.part).finish_non_exhaustive()
+    }
 }
 
 impl Rows {
@@ -51,27 +61,22 @@ impl Rows {
     /// their ports.
     pub(super) fn of(
         cluster: &Cluster,
-        (owner, key): (&str, &Key),
+        (owner, gateway): (&str, &GatewayMeta),
         served: Option<&Served>,
     ) -> Self {
         let owner = owner.to_owned();
-        let generations = generations(cluster, key);
+        let generations = generations(cluster, gateway);
         let Some(served) = served else {
             return Self {
                 generations,
                 owner,
-                datagrams: json!([]),
                 ..Self::default()
             };
         };
         let listeners = served.listeners.iter();
-        let of_listeners = listeners.clone().flat_map(Listener::backends);
-        let of_datagrams = served.datagrams.iter().flat_map(|one| &one.backends);
-        let of_datagrams = of_datagrams.filter_map(|one| match &one.target {
-            legate_routes::Target::Backend(backend) => Some(backend),
-            _ => None,
-        });
-        let ports = of_listeners.chain(of_datagrams);
+        let datagrams = served.datagrams.iter();
+        let ports = listeners.clone().flat_map(Listener::backends);
+        let ports = ports.chain(datagrams.clone().flat_map(Datagrams::backends));
         let ports: BTreeSet<_> = ports.map(|backend| backend.service_port()).collect();
         let endpoints = ports.into_iter().map(|port| {
             let endpoints = endpoints(
@@ -90,7 +95,7 @@ impl Rows {
         });
         Self {
             listeners: listeners.cloned().map(Arc::new).collect(),
-            datagrams: serde_json::to_value(&served.datagrams).unwrap_or_default(),
+            datagrams: datagrams.cloned().map(Arc::new).collect(),
             generations,
             owner,
             endpoints: endpoints.collect(),
@@ -109,81 +114,86 @@ impl Rows {
             .pairs
             .iter()
             .filter(|(name, pair)| known.and_then(|known| known.pairs.get(*name)) != Some(pair));
-        let pairs: Vec<_> = pairs.map(|(name, pair)| secret(name, pair)).collect();
-        let mut chunks = chunks(endpoints);
+        let pairs = pairs.map(|(name, pair)| secret(name, pair));
+        let endpoints =
+            endpoints.map(|(port, endpoints)| json!({"Of": port, "Endpoints": endpoints}));
         let is_same = known.is_some_and(|known| {
             known.listeners == self.listeners
                 && known.datagrams == self.datagrams
                 && known.generations == self.generations
         });
         let mut requests = Vec::new();
+        let mut left = 0;
         if !is_same {
-            let first = match chunks.is_empty() {
-                true => Vec::new(),
-                false => chunks.remove(0),
-            };
-            let mut body = json!({
+            let body = json!({
                 "Listeners": self.listeners,
+                "Datagrams": self.datagrams,
                 "Generations": self.generations,
                 "Owner": self.owner,
-                "Endpoints": first,
-                "Secrets": pairs,
             });
-            if self.datagrams != json!([]) {
-                body["Datagrams"] = self.datagrams.clone();
-            }
+            left = BODY.saturating_sub(size(&body));
             requests.push(Request { part: None, body });
-        } else if !pairs.is_empty() {
-            requests.push(Request {
-                part: Some("secrets"),
-                body: json!({"Secrets": pairs}),
-            });
         }
-        requests.extend(chunks.into_iter().map(|chunk| Request {
-            part: Some("endpoints"),
-            body: json!({"Endpoints": chunk}),
-        }));
+        // What fits comes in the same transaction as the listeners that need it.
+        for (part, field, all) in [
+            ("secrets", "Secrets", pairs.collect::<Vec<_>>()),
+            ("endpoints", "Endpoints", endpoints.collect()),
+        ] {
+            let mut chunks = chunks(all, left);
+            if let Some(first) = requests.first_mut().filter(|one| one.part.is_none()) {
+                let fits = chunks.remove(0);
+                left -= fits.iter().map(size).sum::<usize>().min(left);
+                first.body[field] = json!(fits);
+            }
+            let chunks = chunks.into_iter().filter(|chunk| !chunk.is_empty());
+            requests.extend(chunks.map(|chunk| Request {
+                part: Some(part),
+                body: json!({field: chunk}),
+            }));
+        }
         requests
     }
 }
 
-/// The generations of the gateway and of the ListenerSets that name it, by their uids: an object that
-/// is created again is another one.
-fn generations(cluster: &Cluster, key: &Key) -> BTreeMap<String, i64> {
-    let gateways = cluster.world.gateways.iter();
-    let own = gateways.filter(|one| one.meta.key() == *key);
-    let own = own.map(|one| (Kind::Gateway, &one.meta));
-    let sets = cluster.world.listener_sets.iter().filter(|set| {
-        let parent = &set.spec.parent_ref;
-        let namespace = parent.namespace.as_ref().unwrap_or(&set.meta.namespace);
-        (namespace, &parent.name) == (&key.namespace, &key.name)
-    });
-    let sets = sets.map(|set| (Kind::ListenerSet, &set.meta));
-    let all = own.chain(sets).filter_map(|(kind, meta)| {
-        let uid = cluster.uid(kind, &meta.key())?;
-        Some((uid.to_owned(), meta.generation))
-    });
-    all.collect()
-}
-
-/// Endpoints, divided into lists that fit into a request.
-fn chunks<'a>(
-    endpoints: impl Iterator<Item = (&'a ServicePort, &'a BTreeSet<Endpoint>)>,
-) -> Vec<Vec<Value>> {
-    let mut chunks = Vec::new();
-    let (mut chunk, mut count) = (Vec::new(), 0);
-    for (port, endpoints) in endpoints {
-        if count + endpoints.len() > ENDPOINTS_AT_ONCE && !chunk.is_empty() {
-            chunks.push(std::mem::take(&mut chunk));
-            count = 0;
+/// Divides values for several requests. The first list, which may be empty, is smaller than `left`.
+fn chunks(all: Vec<Value>, mut left: usize) -> Vec<Vec<Value>> {
+    let mut chunks = vec![Vec::new()];
+    for value in all {
+        let size = size(&value);
+        if size > left {
+            chunks.push(Vec::new());
+            left = BODY;
         }
-        count += endpoints.len() + 1;
-        chunk.push(json!({"Of": port, "Endpoints": endpoints}));
-    }
-    if !chunk.is_empty() {
-        chunks.push(chunk);
+        left = left.saturating_sub(size);
+        if let Some(last) = chunks.last_mut() {
+            last.push(value);
+        }
     }
     chunks
+}
+
+/// The size of a value in a body, with a comma.
+fn size(value: &Value) -> usize {
+    value.to_string().len() + 1
+}
+
+/// The generations of the gateway and of the ListenerSets that name it, by their uids: an object that
+/// is created again is another one.
+fn generations(cluster: &Cluster, gateway: &GatewayMeta) -> BTreeMap<String, i64> {
+    let (world, of) = (&cluster.world, &gateway.key);
+    let mut gateways = world.gateways.iter();
+    let own = gateways.find(|one| one.meta.key() == *of);
+    let own = own.map(|one| (gateway.uid.clone(), one.meta.generation));
+    let sets = world.listener_sets.iter().filter(|set| {
+        let parent = &set.spec.parent_ref;
+        let namespace = parent.namespace.as_ref().unwrap_or(&set.meta.namespace);
+        (namespace, &parent.name) == (&of.namespace, &of.name)
+    });
+    let sets = sets.filter_map(|set| {
+        let uid = cluster.uid(Kind::ListenerSet, &set.meta.key())?;
+        Some((uid.to_owned(), set.meta.generation))
+    });
+    own.into_iter().chain(sets).collect()
 }
 
 fn secret(name: &str, pair: &Pair) -> Value {
@@ -192,4 +202,68 @@ fn secret(name: &str, pair: &Pair) -> Value {
         "Certificate": pair.certificate,
         "PrivateKey": pair.key.expose(),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use legate_model::Secret;
+
+    use super::*;
+
+    fn pairs(count: usize, size: usize) -> BTreeMap<String, Arc<Pair>> {
+        let pair = |number: usize| {
+            let pair = Pair {
+                certificate: "c".repeat(size),
+                key: Secret::new("the key"),
+            };
+            (format!("kubernetes/shop/{number:04}"), Arc::new(pair))
+        };
+        (0..count).map(pair).collect()
+    }
+
+    #[test]
+    fn requests_have_sizes_that_servers_accept() {
+        let few = Rows {
+            pairs: pairs(10, 4096),
+            ..Rows::default()
+        };
+        let requests = few.requests(None);
+        let [one] = &requests[..] else {
+            panic!("{requests:?}");
+        };
+        assert_eq!(one.body["Secrets"].as_array().map(Vec::len), Some(10));
+        assert_eq!(few.requests(Some(&few)), []);
+
+        let many = Rows {
+            pairs: pairs(1000, 4096),
+            ..Rows::default()
+        };
+        let requests = many.requests(None);
+        let secrets = requests.iter().map(|one| one.body["Secrets"].as_array());
+        assert_eq!(secrets.flatten().map(Vec::len).sum::<usize>(), 1000);
+        for request in &requests {
+            assert!(size(&request.body) < 1024 * 1024, "{request:?}");
+        }
+        assert_eq!(requests[0].part, None);
+        let rest: BTreeSet<_> = requests[1..].iter().map(|one| one.part).collect();
+        assert_eq!(rest, [Some("secrets")].into());
+        let renewed = many.requests(Some(&Rows {
+            pairs: pairs(999, 4096),
+            ..Rows::default()
+        }));
+        let [one] = &renewed[..] else {
+            panic!("{renewed:?}");
+        };
+        assert_eq!(one.part, Some("secrets"));
+    }
+
+    #[test]
+    fn keys_are_in_no_output() {
+        let rows = Rows {
+            pairs: pairs(1, 10),
+            ..Rows::default()
+        };
+        let text = format!("{rows:?} {:?}", rows.requests(None));
+        assert!(!text.contains("the key"), "{text}");
+    }
 }

@@ -18,10 +18,8 @@ use super::cluster::{Item, Source};
 use super::kinds::{GROUP, GROUPS, Kind};
 use crate::annotations::MANAGED_BY;
 use crate::sync::objects::Change;
-use crate::watch::changes;
+use crate::watch::{WATCH, changes};
 
-/// The duration of one watch, after which a silently broken connection is noticed.
-const WATCH: u32 = 60;
 /// How often the kinds are listed: people install and update them at any time.
 pub(super) const KINDS_AGAIN: Duration = Duration::from_secs(5);
 
@@ -49,8 +47,8 @@ pub(super) struct Kinds {
 }
 
 impl Watches {
-    /// Starts the watches of Kubernetes' own kinds. Returns them with their sources.
-    pub(super) fn start(client: &Client) -> (Self, [Source; 8]) {
+    /// Starts the watches of Kubernetes' own kinds, [`Source::OF_KUBERNETES`].
+    pub(super) fn start(client: &Client) -> Self {
         let of_gateways = format!("{GROUP}/gateway-name");
         let all = watcher::Config::default();
         let tls = all.clone().fields("type=kubernetes.io/tls");
@@ -58,7 +56,7 @@ impl Watches {
         let mesh_pods = all.clone().labels(MANAGED_BY);
         let pods: Api<PartialObjectMeta<core::Pod>> = Api::all(client.clone());
         let pods = watcher(pods, all.clone().timeout(WATCH));
-        let pods = events_of("Pod", Source::Pods, pods, |one| Item::Pod(Box::new(one)));
+        let pods = events_of(Source::Pods, pods, |one| Item::Pod(Box::new(one)));
         let events = select_all([
             watch(
                 client,
@@ -95,22 +93,11 @@ impl Watches {
             }),
             pods.boxed(),
         ]);
-        let watches = Self {
+        Self {
             client: client.clone(),
             events,
             kinds: Vec::new(),
-        };
-        let sources = [
-            Source::Services,
-            Source::Namespaces,
-            Source::Secrets,
-            Source::ConfigMaps,
-            Source::EndpointSlices,
-            Source::Deployments,
-            Source::Pods,
-            Source::MeshPods,
-        ];
-        (watches, sources)
+        }
     }
 
     /// The next event.
@@ -142,7 +129,7 @@ impl Watches {
             let api = Api::<DynamicObject>::all_with(self.client.clone(), &kind.api_resource());
             let events = watcher(api, watcher::Config::default().timeout(WATCH));
             let item = move |object| Item::Resource(kind, Box::new(object));
-            let (events, handle) = abortable(events_of(kind.as_str(), source, events, item));
+            let (events, handle) = abortable(events_of(source, events, item));
             self.events.push(events.boxed());
             self.kinds.push((kind, handle));
             started.push(source);
@@ -160,22 +147,11 @@ fn watch<K>(
 where
     K: Resource<DynamicType = ()> + Clone + DeserializeOwned + std::fmt::Debug + Send + 'static,
 {
-    let kind: &'static str = match source {
-        Source::Services => "Service",
-        Source::Namespaces => "Namespace",
-        Source::Secrets => "Secret",
-        Source::ConfigMaps => "ConfigMap",
-        Source::EndpointSlices => "EndpointSlice",
-        Source::Deployments => "Deployment",
-        Source::Pods | Source::MeshPods => "Pod",
-        Source::Resources(kind) => kind.as_str(),
-    };
     let events = watcher(Api::<K>::all(client.clone()), config.timeout(WATCH));
-    events_of(kind, source, events, item).boxed()
+    events_of(source, events, item).boxed()
 }
 
 fn events_of<K: Send + 'static>(
-    kind: &'static str,
     source: Source,
     events: impl Stream<Item = watcher::Result<watcher::Event<K>>> + Send + 'static,
     item: impl Fn(K) -> Item + Send + 'static,
@@ -184,6 +160,7 @@ fn events_of<K: Send + 'static>(
         std::future::ready(match change {
             Ok(change) => Some((source, change)),
             Err(error) => {
+                let kind = source.kind();
                 tracing::warn!(kind, %error, "the watch at the API server failed: retrying");
                 None
             }
@@ -191,25 +168,31 @@ fn events_of<K: Send + 'static>(
     })
 }
 
-/// Lists the kinds. A cluster may have only some of them, or none.
-pub(super) async fn kinds(client: &Client) -> Result<Kinds, kube::Error> {
+/// Lists the kinds. A cluster may have only some of them, or none. A kind that was known stays as long
+/// as its definition is there: an API server that starts does not list all kinds at once, and nothing
+/// must be taken from gateways because of that.
+pub(super) async fn kinds(client: &Client, known: &BTreeSet<Kind>) -> Result<Kinds, kube::Error> {
+    let definitions = Api::<CustomResourceDefinition>::all(client.clone());
     let mut all = BTreeSet::new();
     for (group, version) in GROUPS {
         let name = format!("{group}/{version}");
-        let listed = client.list_api_group_resources(&name);
-        let served = match listed.await {
+        let served = match client.list_api_group_resources(&name).await {
             Ok(list) => list.resources,
-            Err(error) if is_not_there(&error) => continue,
+            Err(error) if is_not_there(&error) => Vec::new(),
             Err(error) => return Err(error),
         };
-        let mut kinds = Kind::ALL.to_vec();
-        kinds.retain(|kind| kind.group() == (group, version));
-        kinds.retain(|kind| served.iter().any(|one| one.name == kind.plural()));
-        all.extend(kinds);
+        for kind in Kind::ALL {
+            let is_served = || served.iter().any(|one| one.name == kind.plural());
+            if kind.group() == (group, version)
+                && (is_served() || known.contains(&kind) && is_defined(&definitions, kind).await?)
+            {
+                all.insert(kind);
+            }
+        }
     }
-    let definitions = Api::<CustomResourceDefinition>::all(client.clone());
-    let name = format!("{}.{GROUP}", Kind::Gateway.plural());
-    let definition = definitions.get_metadata_opt(&name).await?;
+    let definition = definitions
+        .get_metadata_opt(&Kind::Gateway.definition())
+        .await?;
     let annotations = definition.and_then(|one| one.metadata.annotations);
     let annotations = annotations.unwrap_or_default();
     Ok(Kinds {
@@ -219,6 +202,14 @@ pub(super) async fn kinds(client: &Client) -> Result<Kinds, kube::Error> {
             .get(CHANNEL)
             .is_some_and(|is| is == "experimental"),
     })
+}
+
+async fn is_defined(
+    definitions: &Api<CustomResourceDefinition>,
+    kind: Kind,
+) -> Result<bool, kube::Error> {
+    let definition = definitions.get_metadata_opt(&kind.definition()).await?;
+    Ok(definition.is_some())
 }
 
 fn is_not_there(error: &kube::Error) -> bool {

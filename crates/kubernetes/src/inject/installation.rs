@@ -33,8 +33,16 @@ pub struct Installation {
 }
 
 impl Installation {
+    /// Whether the servers can be verified as the flags say.
+    #[must_use]
+    pub fn knows_servers(&self) -> bool {
+        let servers = &self.servers;
+        let expected = servers.http.tls && (servers.managed_ca || servers.http.ca_certs.is_some());
+        !expected || self.ca_certs.is_some()
+    }
+
     /// How pods map to namespaces of the mesh.
-    pub(super) fn tenants(&self) -> Tenants {
+    pub(crate) fn tenants(&self) -> Tenants {
         self.servers.http.tenants()
     }
 }

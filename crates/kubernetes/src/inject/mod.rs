@@ -22,5 +22,6 @@ pub use self::admission::{Admitted, admit};
 pub use self::dns::ResolvConf;
 pub use self::installation::{Cluster, Installation};
 pub use self::request::{Refusal, Request};
-pub use self::start::start;
+pub(crate) use self::sidecar::set_pull_policy;
+pub use self::start::{Published, Started, start};
 pub use self::webhook::{AdmissionMetrics, PATH, Webhook};

@@ -92,7 +92,7 @@ fn drain(settings: &Settings, sleeps: bool) -> Value {
     ] } } })
 }
 
-pub(super) fn set_pull_policy(container: &mut Value, installation: &Installation) {
+pub(crate) fn set_pull_policy(container: &mut Value, installation: &Installation) {
     let policy = installation.sidecars.image_pull_policy.as_deref();
     if let Some(policy) = policy.filter(|policy| !policy.is_empty()) {
         container["imagePullPolicy"] = json!(policy);

@@ -23,11 +23,23 @@ const RETRY: BackoffPolicy = BackoffPolicy {
     cap: Duration::from_secs(10),
 };
 
-/// Starts the webhook in the scope that serves requests. Returns its address.
+/// The installation as it is now; `None` until it is known.
+pub type Published = watch::Receiver<Option<Arc<Installation>>>;
+
+/// A started webhook.
+#[derive(Debug)]
+pub struct Started {
+    /// Where it listens.
+    pub address: SocketAddr,
+    /// For others that make pods.
+    pub installation: Published,
+}
+
+/// Starts the webhook in the scope that serves requests.
 ///
 /// # Errors
 /// If its port cannot be bound, or the machine's nameservers cannot be read.
-pub async fn start(context: &Context, certificates: &Certificates) -> anyhow::Result<SocketAddr> {
+pub async fn start(context: &Context, certificates: &Certificates) -> anyhow::Result<Started> {
     let options = &context.options;
     let address = SocketAddr::new(options.ports.bind, options.ports.webhook_port);
     let listener = listen("the webhook", address)?;
@@ -55,12 +67,15 @@ pub async fn start(context: &Context, certificates: &Certificates) -> anyhow::Re
         Ok::<_, Infallible>(())
     });
     let webhook = Webhook {
-        installation,
+        installation: installation.clone(),
         caches: context.caches.clone(),
         metrics: AdmissionMetrics::register(&context.registry)?,
     };
     webhook.serve(listener, certificates.tls(), &context.answers);
-    Ok(address)
+    Ok(Started {
+        address,
+        installation,
+    })
 }
 
 fn read_resolv_conf() -> anyhow::Result<String> {
@@ -80,14 +95,11 @@ async fn keep(
     ready: &ReadyHandle,
 ) {
     installation.cluster = version(&client, ready).await;
-    let servers = &installation.servers;
-    let expected = servers.http.tls && (servers.managed_ca || servers.http.ca_certs.is_some());
     loop {
         installation.ca_certs = authorities.borrow_and_update().clone();
-        if expected && installation.ca_certs.is_none() {
-            ready.pending("the servers' CA is not available yet");
-        } else {
-            ready.ready();
+        match installation.knows_servers() {
+            true => ready.ready(),
+            false => ready.pending("the servers' CA is not available yet"),
         }
         sender.send_replace(Some(Arc::new(installation.clone())));
         if authorities.changed().await.is_err() {

@@ -102,8 +102,8 @@ async fn start(
         clock: Clock::system(),
     };
     let certificates = certificates::start(&context)?;
-    inject::start(&context, &certificates).await?;
-    writers::start(&context, certificates.servers_ca())?;
+    let webhook = inject::start(&context, &certificates).await?;
+    writers::start(&context, certificates.servers_ca(), &webhook.installation)?;
     Ok(context)
 }
 

@@ -12,6 +12,7 @@ use tokio::sync::watch;
 use crate::config;
 use crate::context::Context;
 use crate::gateways;
+use crate::inject::Published;
 use crate::leader::{self, Lead};
 use crate::servers::{Credentials, Login, Servers};
 use crate::sync;
@@ -29,7 +30,11 @@ const UNREACHABLE: BackoffPolicy = BackoffPolicy {
 /// # Errors
 ///
 /// If flags do not identify this operator or the servers.
-pub(super) fn start(context: &Context, ca: watch::Receiver<Option<String>>) -> anyhow::Result<()> {
+pub(super) fn start(
+    context: &Context,
+    ca: watch::Receiver<Option<String>>,
+    installation: &Published,
+) -> anyhow::Result<()> {
     let names = &context.options.names;
     anyhow::ensure!(
         !names.pod_name.is_empty(),
@@ -42,7 +47,7 @@ pub(super) fn start(context: &Context, ca: watch::Receiver<Option<String>>) -> a
         times: leader::Times::default(),
     };
     let metrics = Metrics::register(&context.registry)?;
-    let authorities = ca.clone();
+    let installation = installation.clone();
     // Connections and the token are needed until the writers have stopped.
     let servers = servers(context, ca, context.answers.clone())?;
     let started = context.clone();
@@ -54,7 +59,7 @@ pub(super) fn start(context: &Context, ca: watch::Receiver<Option<String>>) -> a
         context.controllers.clone(),
         move |lead, spawner| {
             write(&started, &metrics, &writers, &lead, &spawner);
-            serve_gateways(&started, &writers, &authorities, &lead, &spawner);
+            serve_gateways(&started, &writers, &installation, &lead, &spawner);
         },
     );
     context.controllers.spawn("leader", async move {
@@ -151,7 +156,7 @@ fn write(context: &Context, metrics: &Metrics, servers: &Servers, lead: &Lead, s
 fn serve_gateways(
     context: &Context,
     servers: &Servers,
-    ca: &watch::Receiver<Option<String>>,
+    installation: &Published,
     lead: &Lead,
     spawner: &Spawner,
 ) {
@@ -159,12 +164,7 @@ fn serve_gateways(
         return;
     }
     let options = gateways::Options {
-        servers: context.options.servers.clone(),
-        sidecars: context.options.sidecars.clone(),
-        ca: ca.clone(),
-        log_level: format!("{:?}", context.log.level).to_lowercase(),
-        log_json: context.log.json,
-        tenants: context.options.servers.http.tenants(),
+        installation: installation.clone(),
         clock: context.clock.clone(),
     };
     let client = context.client.clone();

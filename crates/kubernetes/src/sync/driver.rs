@@ -27,10 +27,7 @@ use crate::annotations::{MANAGED_BY, MANAGED_BY_LEGATE};
 use crate::leader::Lead;
 use crate::servers::{Path, Servers, ServersError};
 use crate::tenancy::Tenants;
-use crate::watch::{API_SERVER, changes as changes_of};
-
-/// The duration of one watch, after which a silently broken connection is noticed.
-const WATCH: u32 = 60;
+use crate::watch::{API_SERVER, WATCH, changes as changes_of};
 
 /// The options of the driver.
 #[derive(Clone, Debug)]

@@ -1,4 +1,4 @@
-//! What is outside of the mesh and a gateway was told: a unit for each way to call a port, with its
+//! Backends outside of the mesh, as they are written for a gateway: a unit for each way to call a port, with its
 //! cluster and its endpoints. Those of UDP are part of the gateway's own ports (`datagrams`).
 
 use std::cell::LazyCell;

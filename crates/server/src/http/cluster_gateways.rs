@@ -10,10 +10,10 @@ use axum::response::Response;
 use http::HeaderMap;
 use legate_identity::{BadPair, check_pair};
 use legate_model::{Invalid, name};
-use legate_routes::{Datagrams, Endpoint, Listener, MAX_PEM, ServicePort};
+use legate_routes::{Datagrams, Endpoint, Listener, MAX_ENDPOINTS, MAX_PEM, ServicePort};
 use legate_store::{
-    GatewayContent, GatewayProblem, GatewaySecret, GatewayStatus, MAX_ENDPOINTS, MAX_LISTENERS,
-    ReadTxn, WriteTxn, Writer,
+    GatewayContent, GatewayProblem, GatewaySecret, GatewayStatus, MAX_LISTENERS, ReadTxn, WriteTxn,
+    Writer,
 };
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};

@@ -1,5 +1,6 @@
 //! From objects to calls, with a clock that tests advance.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use kube::core::DynamicObject;
@@ -8,11 +9,11 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use super::{AllAcknowledged, Call, Core, Ended, Subject};
-use crate::context::{Servers, Sidecars};
+use crate::context::{Config, Options};
 use crate::gateways::CONTROLLER;
 use crate::gateways::cluster::{Item, Source};
-use crate::gateways::infrastructure::Installation;
 use crate::gateways::kinds::Kind;
+use crate::inject::{Cluster as Version, Installation, ResolvConf};
 use crate::sync::objects::Change;
 use crate::sync::registration::Settings;
 use legate_gateway_api::RouteKind;
@@ -25,27 +26,32 @@ const SERVICE: &str = "shop--edge-legate";
 #[derive(clap::Parser)]
 struct Program {
     #[command(flatten)]
-    servers: Servers,
-    #[command(flatten)]
-    sidecars: Sidecars,
+    options: Options,
 }
 
-fn installation() -> Installation {
+fn installation() -> Arc<Installation> {
     let flags = [
         "program",
+        "--full-name=legate",
+        "--namespace=mesh",
+        "--pod-name=legate-operator-0",
         "--server-addresses=servers",
         "--dataplane-image=dataplane",
         "--redirect-image=redirect",
     ];
     let program: Program = clap::Parser::parse_from(flags);
-    Installation {
-        servers: program.servers,
-        sidecars: program.sidecars,
-        ca_certs: Some("PEM".to_owned()),
+    Arc::new(Installation {
+        full_name: program.options.names.full_name,
+        namespace: program.options.names.namespace,
+        servers: program.options.servers,
+        sidecars: program.options.sidecars,
+        config: Config::default(),
         log_level: "info".to_owned(),
         log_json: false,
-        sleep_hooks: true,
-    }
+        cluster: Version::of_version("1", "33"),
+        ca_certs: Some("PEM".to_owned()),
+        resolv_conf: ResolvConf::parse("nameserver 10.96.0.10\n"),
+    })
 }
 
 fn settings() -> Settings {
@@ -67,17 +73,7 @@ impl Cluster {
         let now = Instant::now();
         let mut core = Core::new(CONTROLLER, settings(), installation(), now);
         let kinds = Kind::ALL.map(Source::Resources);
-        let own = [
-            Source::Services,
-            Source::Namespaces,
-            Source::Secrets,
-            Source::ConfigMaps,
-            Source::EndpointSlices,
-            Source::Deployments,
-            Source::Pods,
-            Source::MeshPods,
-        ];
-        for source in kinds.into_iter().chain(own) {
+        for source in kinds.into_iter().chain(Source::OF_KUBERNETES) {
             core.start(source);
             core.object(source, Change::Begin, now);
             core.object(source, Change::Complete, now);
@@ -98,7 +94,7 @@ impl Cluster {
             "resourceVersion": self.version.to_string(),
             "creationTimestamp": "2026-01-01T00:00:00Z",
         });
-        if !kind.is_of_cluster() {
+        if kind != Kind::GatewayClass {
             metadata["namespace"] = json!("shop");
         }
         let object = json!({
@@ -129,9 +125,9 @@ impl Cluster {
     }
 
     /// What Kubernetes makes of the applied objects.
-    fn deployed(&mut self) {
+    fn deployed(&mut self, name: &str) {
         let metadata = json!({
-            "name": "edge-legate", "namespace": "shop",
+            "name": name, "namespace": "shop",
             "ownerReferences": [{
                 "apiVersion": "gateway.networking.k8s.io/v1", "kind": "Gateway", "name": GATEWAY,
                 "uid": GATEWAY, "controller": true,
@@ -219,7 +215,7 @@ impl Cluster {
         cluster.class(CONTROLLER);
         cluster.gateway();
         cluster.settle();
-        cluster.deployed();
+        cluster.deployed("edge-legate");
         cluster.settle();
         cluster
     }
@@ -311,7 +307,8 @@ fn a_failed_call_is_made_again_with_everything() {
     let calls = cluster.calls();
     for call in calls {
         let now = cluster.now;
-        cluster.core.ended(call.subject(), Ended::Failed, now, 0.5);
+        let failed = Ended::Failed("no room".to_owned());
+        cluster.core.ended(call.subject(), failed, now, 0.5);
     }
     assert!(cluster.core.poll(cluster.now, NOW).is_empty(), "it waits");
     assert!(cluster.core.wake(cluster.now) > cluster.now);
@@ -379,4 +376,45 @@ fn rows_that_no_gateway_has_are_removed_unless_they_are_another_clusters() {
     cluster.core.acknowledged(stored, cluster.now);
     let subjects = cluster.settle_removing("shop--gone-legate");
     assert_eq!(subjects, [Subject::Rows("shop--gone-legate".to_owned())]);
+}
+
+#[test]
+fn why_a_gateway_is_not_served_is_in_its_conditions() {
+    let mut cluster = Cluster::new();
+    cluster.class(CONTROLLER);
+    cluster.gateway();
+    let mut calls = cluster.calls();
+    calls.retain(|call| matches!(call, Call::Apply { .. }));
+    let failed = Ended::Failed("no room".to_owned());
+    let subject = calls[0].subject();
+    cluster.core.ended(subject, failed, cluster.now, 0.5);
+    let calls = cluster.calls();
+    let of_gateway = Subject::Status(Kind::Gateway, gateway_key());
+    cluster.core.busy.remove(&of_gateway);
+    let calls = calls.into_iter().chain(cluster.calls());
+    let mut statuses = calls.filter(|call| call.subject() == of_gateway);
+    let status = statuses.next().expect("a status");
+    assert_eq!(condition(&status, "Programmed")["message"], "no room");
+}
+
+#[test]
+fn what_a_gateway_had_under_another_class_is_removed() {
+    let mut cluster = Cluster::served();
+    cluster.deployed("edge-earlier");
+    let calls = cluster.calls();
+    let [Call::Remove { name, uid, .. }] = &calls[..] else {
+        panic!("{calls:?}");
+    };
+    assert_eq!((&**name, &**uid), ("edge-earlier", GATEWAY));
+}
+
+#[test]
+fn nothing_is_due_while_a_list_is_missing() {
+    let mut cluster = Cluster::new();
+    cluster.core.start(Source::Resources(Kind::Gateway));
+    cluster.core.end(Source::Services, cluster.now);
+    cluster.core.start(Source::Services);
+    cluster.now += Duration::from_secs(3600);
+    assert!(cluster.calls().is_empty());
+    assert!(cluster.core.wake(cluster.now) > cluster.now);
 }

@@ -53,9 +53,9 @@ async fn replica(scope: &Scope, client: &kube::Client, flags: &[&str]) -> Replic
         clock: Clock::system(),
     };
     let certificates = certificates::start(&context).unwrap();
-    let address = inject::start(&context, &certificates).await.unwrap();
+    let webhook = inject::start(&context, &certificates).await.unwrap();
     Replica {
-        address,
+        address: webhook.address,
         readiness,
         registry,
     }
