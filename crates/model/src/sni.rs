@@ -30,6 +30,18 @@ pub fn subset(
     }
 }
 
+/// The server name of a port of a service's application other than the one that its sidecar is registered
+/// with. No subset has such a name.
+pub fn application(
+    service: &ServiceName,
+    port: u16,
+    datacenter: &str,
+    trust_domain: &TrustDomain,
+) -> String {
+    let name = self::service(service, datacenter, trust_domain);
+    format!("_{port}.{name}")
+}
+
 /// The server name for the results of a prepared query: `<query>.default.<datacenter>.query.<trust
 /// domain>`.
 pub fn query(query: &str, datacenter: &str, trust_domain: &TrustDomain) -> String {

@@ -99,6 +99,27 @@ pub struct Endpoint {
         skip_serializing_if = "Option::is_none"
     )]
     pub identity: Option<ServiceName>,
+    /// The port of the application, if it is another one than that which its sidecar leads to. Only of an
+    /// endpoint with an identity.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub application: Option<u16>,
+}
+
+/// How callers in the mesh reach a Service of a Kubernetes cluster. Its listeners are not those of a
+/// gateway: each sidecar of the cluster has them.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase", deny_unknown_fields)]
+pub struct Frontend {
+    /// The namespace of the Service.
+    pub namespace: String,
+    /// Its name.
+    pub name: String,
+    /// The IP addresses of the Service. At least one.
+    pub addresses: Vec<IpAddr>,
+    /// The namespace of Kubernetes whose pods are the callers; `None` for those of every namespace without a
+    /// frontend of its own for the Service.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub callers: Option<String>,
 }
 
 /// What a backend understands.

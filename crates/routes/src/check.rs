@@ -2,12 +2,13 @@
 //! made for, is refused by name.
 
 use std::collections::BTreeSet;
+use std::net::IpAddr;
 
 use legate_filter::re2;
 use legate_model::{HeaderModifiers, Invalid, name};
 
 use crate::backend::{
-    AltName, Authorities, Backend, BackendProtocol, Endpoint, ServicePort, Transport,
+    AltName, Authorities, Backend, BackendProtocol, Endpoint, Frontend, ServicePort, Transport,
 };
 use crate::host::is_host;
 use crate::listener::{Certificate, Chain, Clients, Content, Datagrams, Listener, Tls};
@@ -147,11 +148,43 @@ impl Endpoint {
             name::validate_service_name(&service.name)
                 .map_err(|error| Invalid::new("Identity.Name", error.to_string()))?;
         }
-        if self.address.is_unspecified() || self.address.is_multicast() {
-            let reason = format!("{} is not the address of anything", self.address);
-            return invalid("Address", reason);
+        if let Some(application) = self.application {
+            if self.identity.is_none() {
+                return invalid("Application", "only sidecars lead to other ports");
+            }
+            if application == 0 {
+                return invalid("Application", "0 is not a port");
+            }
         }
+        address(self.address)?;
         port(self.port)
+    }
+}
+
+impl Frontend {
+    /// # Errors
+    ///
+    /// [`Invalid`] names the first field that cannot be served.
+    pub fn validate(&self) -> Checked {
+        object_name("Namespace", &self.namespace)?;
+        object_name("Name", &self.name)?;
+        if self.addresses.is_empty() {
+            return invalid("Addresses", "there is none");
+        }
+        bounded("Addresses", self.addresses.len(), MAX_ITEMS)?;
+        each("Addresses", &self.addresses, |one| address(*one))?;
+        let callers = self.callers.as_ref();
+        callers.map_or(Ok(()), |namespace| object_name("Callers", namespace))
+    }
+}
+
+fn address(address: IpAddr) -> Checked {
+    match address.is_unspecified() || address.is_multicast() {
+        true => invalid(
+            "Address",
+            format!("{address} is not the address of anything"),
+        ),
+        false => Ok(()),
     }
 }
 

@@ -22,7 +22,7 @@ mod order;
 mod rule;
 
 pub use backend::{
-    AltName, Authorities, Backend, BackendProtocol, BackendTls, Endpoint, MAX_ENDPOINTS,
+    AltName, Authorities, Backend, BackendProtocol, BackendTls, Endpoint, Frontend, MAX_ENDPOINTS,
     ServicePort, Transport,
 };
 pub use check::MAX_PEM;

@@ -93,12 +93,14 @@ fn endpoint(
             address,
             port,
             identity: None,
+            application: None,
         }),
         Call::Mesh(sidecar) if sidecar.application == port && transport == Transport::Tcp => {
             Some(Endpoint {
                 address,
                 port: Sidecar::PORT,
                 identity: Some(sidecar.identity.clone()),
+                application: None,
             })
         }
         Call::Mesh(_) | Call::Never => None,
@@ -181,6 +183,7 @@ mod tests {
             address: PLAIN.parse().unwrap(),
             port: 8080,
             identity: None,
+            application: None,
         };
         assert_eq!(of(&pods, 8080), from_ref(&plain));
         pods.put_any(Key::new("shop", "meshed"), true);
@@ -194,6 +197,7 @@ mod tests {
             address: IN_MESH.parse().unwrap(),
             port: Sidecar::PORT,
             identity: Some(ServiceName::new(&Tenancy::default(), "cart")),
+            application: None,
         };
         assert_eq!(of(&pods, 8080), [plain.clone(), sidecar]);
         let other: Vec<_> = of(&pods, 9090).into_iter().map(|one| one.address).collect();

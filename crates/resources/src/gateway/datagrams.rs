@@ -202,6 +202,7 @@ mod tests {
             address: IpAddr::V4(Ipv4Addr::new(10, 0, 0, last)),
             port: 53,
             identity: None,
+            application: None,
         }
     }
 

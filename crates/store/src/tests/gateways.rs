@@ -52,6 +52,7 @@ fn at(addresses: &[&str]) -> Vec<Endpoint> {
         address: address.parse().unwrap(),
         port: 8080,
         identity: None,
+        application: None,
     };
     addresses.iter().map(endpoint).collect()
 }
