@@ -98,6 +98,7 @@ const PROXY_CONFIG: Reported = Keys(&[
     "max_inbound_connections",
     "protocol",
     "xds_fetch_timeout_ms",
+    "legate_ports",
     "envoy_listener_tracing_json",
     "envoy_local_cluster_json",
     "envoy_public_listener_json",

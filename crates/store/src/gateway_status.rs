@@ -9,7 +9,7 @@ use std::sync::Arc;
 use legate_model::Tenancy;
 use serde::{Deserialize, Serialize};
 
-use crate::gateways::GatewayRow;
+use crate::gateways::{GatewayContent, GatewayRow};
 use crate::read::ReadTxn;
 use crate::write::WriteTxn;
 
@@ -172,23 +172,24 @@ impl WriteTxn {
 
     /// Replaces the generations of a gateway, which is created if there is none. What was
     /// acknowledged of other objects, or of later generations, is forgotten.
-    pub(crate) fn put_generations(
-        &mut self,
-        gateway: &str,
-        (owner, all): (&str, &BTreeMap<String, i64>),
-    ) {
+    pub(crate) fn put_generations(&mut self, gateway: &str, content: &GatewayContent) {
         let modify_index = self.index();
-        let is_owned = self.read().gateway_owner(gateway).as_deref() == Some(owner);
-        let before = self.read().gateway_generations(gateway);
-        let is_same = before.as_ref().is_some_and(|before| before.of == *all);
-        if !is_owned || !is_same {
+        let all = &content.generations;
+        let before: Option<Arc<GatewayRow>> = self.read().get(&[gateway]);
+        let is_same = before.as_ref().is_some_and(|before| {
+            before.owner == content.owner
+                && before.generations.of == *all
+                && before.frontend == content.frontend
+        });
+        if !is_same {
             self.put(GatewayRow {
                 name: gateway.to_owned(),
-                owner: owner.to_owned(),
+                owner: content.owner.clone(),
                 generations: Arc::new(Generations {
-                    since: before.map_or(modify_index, |before| before.since),
+                    since: before.map_or(modify_index, |before| before.generations.since),
                     of: all.clone(),
                 }),
+                frontend: content.frontend.clone(),
                 modify_index,
             });
         }

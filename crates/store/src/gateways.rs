@@ -3,12 +3,16 @@
 //! A gateway has a row for each of its ports, for each port of a Service that one of them leads to,
 //! and for each secret. So the endpoints of a rollout and a renewed certificate change no other row.
 //! Rows belong to one gateway: what it does not lead to is removed in the same transaction.
+//!
+//! What callers in the mesh get of a Service of a cluster, its frontend, has rows like those of a gateway.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use legate_model::{Invalid, Secret};
-use legate_routes::{Datagrams, Endpoint, Listener, MAX_ENDPOINTS, ServicePort, Transport};
+use legate_routes::{
+    Datagrams, Endpoint, Frontend, Listener, MAX_ENDPOINTS, ServicePort, Transport,
+};
 use serde::{Deserialize, Serialize};
 
 use crate::gateway_status::Generations;
@@ -27,6 +31,9 @@ pub(crate) struct GatewayRow {
     pub(crate) owner: String,
     #[serde(default)]
     pub(crate) generations: Arc<Generations>,
+    /// Which Service it is the frontend of; `None` for a gateway.
+    #[serde(default)]
+    pub(crate) frontend: Option<Arc<Frontend>>,
     pub(crate) modify_index: u64,
 }
 
@@ -134,6 +141,8 @@ pub struct GatewayContent {
     pub generations: BTreeMap<String, i64>,
     /// Who writes this: the cluster. What is another's is not written.
     pub owner: String,
+    /// Which Service it is the frontend of; `None` for a gateway.
+    pub frontend: Option<Arc<Frontend>>,
 }
 
 impl GatewayContent {
@@ -177,6 +186,23 @@ impl ReadTxn<'_> {
     pub fn gateway_owner(&self, gateway: &str) -> Option<String> {
         let row: Arc<GatewayRow> = self.get(&[gateway])?;
         Some(row.owner.clone())
+    }
+
+    /// The frontends of the Services of a cluster, with the names under which they are written.
+    pub fn frontends(&self, cluster: &str) -> Vec<(String, Arc<Frontend>)> {
+        let rows: Vec<Arc<GatewayRow>> = self.scan(&[]);
+        let own = rows.iter().filter(|row| row.owner == cluster);
+        let frontends = own.filter_map(|row| {
+            let frontend = Arc::clone(row.frontend.as_ref()?);
+            Some((row.name.clone(), frontend))
+        });
+        frontends.collect()
+    }
+
+    /// Which Service something is the frontend of; `None` for a gateway.
+    pub fn frontend(&self, gateway: &str) -> Option<Arc<Frontend>> {
+        let row: Arc<GatewayRow> = self.get(&[gateway])?;
+        row.frontend.clone()
     }
 
     /// What a gateway serves on TCP, by port.
@@ -260,7 +286,7 @@ impl WriteTxn {
         if !owner.is_empty() && owner != content.owner {
             return Err(GatewayProblem::Owned);
         }
-        self.put_generations(gateway, (&content.owner, &content.generations));
+        self.put_generations(gateway, content);
         let before = self.read().on_ports(gateway);
         let place = |one: &OnPort| (one.transport(), one.port());
         for old in &before {

@@ -10,7 +10,9 @@ use axum::response::Response;
 use http::HeaderMap;
 use legate_identity::{BadPair, check_pair};
 use legate_model::{Invalid, name};
-use legate_routes::{Datagrams, Endpoint, Listener, MAX_ENDPOINTS, MAX_PEM, ServicePort};
+use legate_routes::{
+    Datagrams, Endpoint, Frontend, Listener, MAX_ENDPOINTS, MAX_PEM, ServicePort, Tls,
+};
 use legate_store::{
     GatewayContent, GatewayProblem, GatewaySecret, GatewayStatus, MAX_LISTENERS, ReadTxn, WriteTxn,
     Writer,
@@ -52,6 +54,10 @@ struct Written {
     /// The cluster whose gateway it is. A gateway of another cluster is not replaced.
     #[serde(default)]
     owner: String,
+    /// Which Service of the owner's cluster it is the frontend of, for callers in the mesh. `None` for a
+    /// gateway.
+    #[serde(default)]
+    frontend: Option<Arc<Frontend>>,
 }
 
 /// Endpoints of ports of Services.
@@ -138,6 +144,11 @@ pub(super) async fn put(
     check_secrets(&written.secrets)?;
     check_generations(&written.generations)?;
     bounded("Owner", written.owner.len(), MAX_OBJECT)?;
+    if let Some(frontend) = &written.frontend {
+        let checked = frontend.validate();
+        checked.map_err(|error| error.within("Frontend"))?;
+        check_plain(&written)?;
+    }
     let content = GatewayContent {
         listeners: written.listeners,
         datagrams: written.datagrams,
@@ -145,6 +156,7 @@ pub(super) async fn put(
         secrets: written.secrets,
         generations: written.generations,
         owner: written.owner,
+        frontend: written.frontend,
     };
     write(call, &writer, name, move |txn, name| {
         txn.put_gateway(name, &content)
@@ -269,6 +281,23 @@ fn check_ports<T>(
     Ok(())
 }
 
+/// Checks that sidecars can serve what is written for a frontend: they accept connections of their application.
+fn check_plain(written: &Written) -> Result<(), Invalid> {
+    if written.owner.is_empty() {
+        return Err(Invalid::new("Owner", "a frontend is one of a cluster"));
+    }
+    if !written.datagrams.is_empty() {
+        return Err(Invalid::new("Datagrams", "sidecars take no datagrams"));
+    }
+    for (at, listener) in written.listeners.iter().enumerate() {
+        if !matches!(&listener.chains[..], [chain] if chain.tls == Tls::None) {
+            let reason = "a frontend has one chain, which is in plain text";
+            return Err(Invalid::new(format!("Listeners[{at}].Chains"), reason));
+        }
+    }
+    Ok(())
+}
+
 fn check_endpoints(all: &[EndpointsOf]) -> Result<(), Invalid> {
     for (at, one) in all.iter().enumerate() {
         let within = |error: Invalid| error.within(format!("Endpoints[{at}]"));
@@ -352,5 +381,6 @@ fn shown(txn: &ReadTxn<'_>, name: &str) -> Option<Value> {
         "Endpoints": endpoints.collect::<Vec<_>>(),
         "Secrets": secrets.collect::<Vec<_>>(),
         "Generations": txn.gateway_generations(name)?.of,
+        "Frontend": txn.frontend(name),
     }))
 }
