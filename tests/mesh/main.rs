@@ -31,6 +31,7 @@ mod requests;
 mod restart;
 mod rotation;
 mod route_settings;
+mod service_routes;
 mod settings;
 mod spans;
 mod state_dir;

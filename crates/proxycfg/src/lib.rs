@@ -24,6 +24,7 @@ mod driver;
 mod egress;
 mod error;
 mod external;
+mod frontends;
 pub mod gateways;
 mod kinds;
 mod lease;
@@ -47,6 +48,7 @@ pub use config::ManagerConfig;
 pub use egress::{Destination, Destinations};
 pub use error::{Ended, WatchError};
 pub use external::{External, ExternalAddresses};
+pub use frontends::{Frontends, ServiceFrontend};
 pub use gateways::{Exposed, ExposedPort, ExposedService, MeshService, MeshServices};
 pub use kinds::{
     ApiGateway, BackendSnapshot, IngressGateway, Kind, MeshGateway, Represented, Sidecar,

@@ -99,6 +99,18 @@ fn written(
     Ok(made)
 }
 
+/// The cluster of another port of the application than the registered one.
+pub(crate) fn application(
+    memo: &Memo,
+    instance: &ServiceInstance,
+    settings: &ProxySettings,
+    port: u16,
+) -> Result<Arc<EncodedResource>, GenerateError> {
+    let name = names::application_cluster(port);
+    // Its connections are passed on as they are.
+    local(memo, instance, settings, (&name, port), LocalHttp::Http1)
+}
+
 /// The cluster of the exposed paths of one port of the application.
 pub(crate) fn exposed(
     memo: &Memo,

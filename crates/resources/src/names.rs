@@ -74,6 +74,16 @@ pub(crate) fn exposed_cluster(local_path_port: u16) -> String {
     format!("exposed_cluster_{local_path_port}")
 }
 
+/// The cluster of another port of the application than the registered one.
+pub(crate) fn application_cluster(port: u16) -> String {
+    format!("{LOCAL_APP}_{port}")
+}
+
+/// The name of a port of a Service of the cluster, `<name>.<namespace>`.
+pub(crate) fn service_port(service: &str, port: u16) -> String {
+    format!("{port}.{service}.kubernetes")
+}
+
 /// The cluster of the server with the keys of a `jwt-provider`, named as in Consul.
 pub(crate) fn jwks_cluster(provider: &str) -> String {
     format!("jwks_cluster_{provider}")

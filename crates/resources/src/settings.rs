@@ -4,6 +4,7 @@
 //! defaults with a warning. Nothing here fails.
 
 use std::cell::LazyCell;
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use legate_model::duration::GoDuration;
@@ -23,6 +24,12 @@ const LOCAL_CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 pub(crate) const PUBLIC_LISTENER_JSON: &str = "envoy_public_listener_json";
 /// The key with a cluster for the application, as Envoy's JSON.
 pub(crate) const LOCAL_CLUSTER_JSON: &str = "envoy_local_cluster_json";
+
+/// The key with the ports of the application, besides the registered one, that callers in the mesh reach by the server
+/// name of the port. The operator of a cluster writes it. Not one of Consul's.
+pub(crate) const APPLICATION_PORTS: &str = "legate_ports";
+/// The most such ports.
+const MAX_APPLICATION_PORTS: usize = 64;
 
 /// The key of an upstream with its listener, as Envoy's JSON.
 pub(crate) const LISTENER_JSON: &str = "envoy_listener_json";
@@ -66,6 +73,8 @@ pub(crate) struct ProxySettings {
     pub(crate) public_listener: Option<String>,
     /// The application's cluster, if a user wrote it.
     pub(crate) local_cluster: Option<String>,
+    /// Ports of the application besides the registered one, sorted.
+    pub(crate) application_ports: Vec<u16>,
     /// How a gateway meets clients outside the mesh; the default for other proxies.
     pub(crate) edge: Edge,
     /// Access logs and tracing.
@@ -101,6 +110,7 @@ impl ProxySettings {
             fetch_timeout: read.millis(config, "xds_fetch_timeout_ms"),
             public_listener: read.written(config, PUBLIC_LISTENER_JSON),
             local_cluster: read.written(config, LOCAL_CLUSTER_JSON),
+            application_ports: read.ports(config, APPLICATION_PORTS),
             edge: match instance.kind {
                 ServiceKind::IngressGateway | ServiceKind::ApiGateway => {
                     Edge::read(instance, warnings)
@@ -248,6 +258,20 @@ impl<'a> Reader<'a> {
             .map(Some)
             .map_err(|_| OpaqueError::new(key, &Value::from(port), "a port"));
         self.take(read)
+    }
+
+    /// A list of different ports, sorted.
+    fn ports(&mut self, config: &Opaque, key: &str) -> Vec<u16> {
+        let number = |value: &Value| u16::try_from(value.as_u64()?).ok().filter(|port| *port > 0);
+        let ports: Option<BTreeSet<u16>> = match opaque::lookup(config, key) {
+            None => return Vec::new(),
+            Some(Value::Array(all)) => all.iter().map(number).collect(),
+            Some(_) => None,
+        };
+        match ports.filter(|ports| ports.len() <= MAX_APPLICATION_PORTS) {
+            Some(ports) => ports.into_iter().collect(),
+            None => self.unusable(config, key, "a list of at most 64 ports"),
+        }
     }
 
     /// Milliseconds. As in Consul, negative numbers are ignored silently.

@@ -42,7 +42,7 @@ values! {
     }
 
     /// A backend with its endpoints.
-    #[derive(Clone, Debug)]
+    #[derive(Clone, Debug, PartialEq)]
     pub struct BackendSnapshot {
         /// How it is called.
         pub backend: Arc<Backend>,

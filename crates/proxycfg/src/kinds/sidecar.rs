@@ -13,6 +13,7 @@ use super::Reading;
 use crate::chain::ResolvedChain;
 use crate::egress::{self, Destinations};
 use crate::error::WatchError;
+use crate::frontends::{self, Frontends};
 use crate::merge;
 use crate::queries::{self, JwtProviders};
 use crate::snapshot::ProxyId;
@@ -43,6 +44,9 @@ values! {
         /// In transparent mode: the services outside the mesh that intentions allow the proxy's
         /// service to call.
         pub destinations: Arc<Destinations>,
+        /// In transparent mode: the Services of the pod's cluster that have routes or ports of their
+        /// own.
+        pub frontends: Arc<Frontends>,
     }
 }
 
@@ -61,6 +65,7 @@ pub(super) struct Parts {
     upstreams: Vec<Kept<Arc<ResolvedChain>>>,
     implicit: Kept<Arc<ImplicitUpstreams>>,
     destinations: Kept<Arc<Destinations>>,
+    frontends: Kept<Arc<Frontends>>,
 }
 
 /// Who may call the service.
@@ -110,6 +115,12 @@ pub(super) fn snapshot(read: &mut Reading<'_, '_>, parts: &mut Parts) -> Option<
         }),
         false => Arc::clone(&NO_DESTINATIONS),
     };
+    let frontends = match is_transparent {
+        true => read.kept(&mut parts.frontends, |txn| {
+            frontends::frontends(txn, instance)
+        }),
+        false => frontends::none(),
+    };
     Some(Sidecar {
         protocol: merge::own_protocol(instance),
         leaf,
@@ -118,6 +129,7 @@ pub(super) fn snapshot(read: &mut Reading<'_, '_>, parts: &mut Parts) -> Option<
         upstreams,
         implicit,
         destinations,
+        frontends,
     })
 }
 

@@ -26,7 +26,7 @@ use envoy_types::pb::envoy::extensions::transport_sockets::tls::v3::{
 };
 use envoy_types::pb::envoy::r#type::matcher::v3::{StringMatcher, string_matcher};
 use envoy_types::pb::google::protobuf::{Struct, Value, value};
-use legate_model::{ServiceName, sni};
+use legate_model::{ServiceName, TrustDomain, sni};
 use legate_proxycfg::Proxy;
 use legate_routes::{
     AltName, Authorities, Backend, BackendProtocol, BackendTls, Certificate, Endpoint, Transport,
@@ -95,13 +95,12 @@ impl Sidecars {
     }
 
     pub(crate) fn of(proxy: &Proxy, endpoints: &[Endpoint]) -> Self {
-        let services: BTreeSet<&ServiceName> = endpoints
-            .iter()
-            .filter_map(|one| one.identity.as_ref())
-            .collect();
+        let services = endpoints.iter();
+        let services = services.filter_map(|one| Some((one.identity.as_ref()?, one.application)));
+        let services: BTreeSet<_> = services.collect();
         let (datacenter, domain) = (&*proxy.datacenter, &proxy.trust_domain);
-        let all = services.into_iter().map(|service| {
-            let sni = sni::service(service, datacenter, domain);
+        let all = services.into_iter().map(|(service, application)| {
+            let sni = server_name(service, application, (datacenter, domain));
             (sni, identity(domain, service, datacenter))
         });
         Self(all.collect())
@@ -238,7 +237,8 @@ pub(crate) fn endpoints(
         let all = endpoints.iter().map(|one| {
             let found = endpoint(one.address, one.port, socket_address::Protocol::Tcp);
             let service = one.identity.as_ref();
-            let sni = service.map(|service| sni::service(service, datacenter, domain));
+            let sni =
+                service.map(|service| server_name(service, one.application, (datacenter, domain)));
             LbEndpoint {
                 metadata: sni.map(|sni| Metadata {
                     filter_metadata: [(SOCKET_MATCH.to_owned(), sidecar(&sni))].into(),
@@ -258,6 +258,18 @@ pub(crate) fn endpoints(
         };
         Ok(encode::resource(name, &assignment, &[]))
     })
+}
+
+/// The server name of the handshake with a sidecar, which says to which port of the application it leads.
+fn server_name(
+    service: &ServiceName,
+    application: Option<u16>,
+    (datacenter, domain): (&str, &TrustDomain),
+) -> String {
+    match application {
+        None => sni::service(service, datacenter, domain),
+        Some(port) => sni::application(service, port, datacenter, domain),
+    }
 }
 
 /// The metadata of endpoints at the sidecars of a service.

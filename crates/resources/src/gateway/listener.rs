@@ -8,7 +8,9 @@ use envoy_types::pb::envoy::config::core::v3::TrafficDirection;
 use envoy_types::pb::envoy::config::listener::v3::{
     Filter, FilterChain, FilterChainMatch, Listener, QuicProtocolOptions, UdpListenerConfig,
 };
-use envoy_types::pb::envoy::extensions::filters::network::http_connection_manager::v3::Rds;
+use envoy_types::pb::envoy::extensions::filters::network::http_connection_manager::v3::{
+    HttpConnectionManager, Rds,
+};
 use envoy_types::pb::envoy::extensions::filters::network::http_connection_manager::v3::http_connection_manager::CodecType;
 use envoy_types::pb::google::protobuf::{Any, BoolValue};
 use legate_model::Protocol;
@@ -110,7 +112,7 @@ pub(crate) struct Requests {
 }
 
 impl LeadsTo {
-    fn routes(&self) -> Option<&str> {
+    pub(crate) fn routes(&self) -> Option<&str> {
         match self {
             Self::Routes { name, .. } => Some(name),
             Self::Cluster { .. } | Self::Clusters(_) | Self::Nowhere => None,
@@ -228,44 +230,56 @@ fn filter_chain(chain: &Chain, input: &GatewayListener<'_>, codec: CodecType) ->
 fn filter(chain: &Chain, input: &GatewayListener<'_>, codec: CodecType) -> Option<Filter> {
     // As in Consul, requests from outside the mesh are not traced.
     let telemetry = input.telemetry.without_tracing();
-    Some(match &chain.leads_to {
+    let outside = |manager: &mut HttpConnectionManager| {
+        manager.codec_type = codec.into();
+        if let Some(hops) = input.trusted_hops {
+            manager.use_remote_address = Some(BoolValue { value: true });
+            manager.xff_num_trusted_hops = hops;
+        }
+    };
+    leading_to(
+        &chain.leads_to,
+        &chain.stats,
+        (input.fetch_timeout, &telemetry),
+        outside,
+    )
+}
+
+/// The filter of connections that lead somewhere; `None` if they are closed. `adjust` gets the manager of requests.
+pub(crate) fn leading_to(
+    leads_to: &LeadsTo,
+    stats: &str,
+    (fetch_timeout, telemetry): (Option<Duration>, &Telemetry),
+    adjust: impl FnOnce(&mut HttpConnectionManager),
+) -> Option<Filter> {
+    Some(match leads_to {
         LeadsTo::Nowhere => return None,
         LeadsTo::Clusters(clusters) => {
-            listener::weighted_tcp_proxy(&chain.stats, clusters, retry::ATTEMPTS, &telemetry)
+            listener::weighted_tcp_proxy(stats, clusters, retry::ATTEMPTS, telemetry)
         }
         LeadsTo::Cluster {
             name,
             hash_source_ip,
-        } => listener::tcp_proxy(
-            &chain.stats,
-            name,
-            retry::ATTEMPTS,
-            *hash_source_ip,
-            &telemetry,
-        ),
+        } => listener::tcp_proxy(stats, name, retry::ATTEMPTS, *hash_source_ip, telemetry),
         LeadsTo::Routes {
             name,
             protocol,
             requests,
         } => {
             let routes = RouteSpecifier::Rds(Rds {
-                config_source: Some(tls::ads(input.fetch_timeout.map(proto_duration))),
+                config_source: Some(tls::ads(fetch_timeout.map(proto_duration))),
                 route_config_name: name.clone(),
             });
             let filters = requests.filters.iter();
             let filters = filters.map(|(name, config)| listener::http_filter(name, config.clone()));
             let mut manager = listener::connection_manager(
-                &chain.stats,
+                stats,
                 *protocol,
                 routes,
-                &telemetry,
+                telemetry,
                 filters.collect(),
             );
-            manager.codec_type = codec.into();
-            if let Some(hops) = input.trusted_hops {
-                manager.use_remote_address = Some(BoolValue { value: true });
-                manager.xff_num_trusted_hops = hops;
-            }
+            adjust(&mut manager);
             if let Some(normalization) = &requests.normalization {
                 normalization.apply(&mut manager);
             }

@@ -12,7 +12,9 @@ use legate_discovery_chain::Chain;
 use legate_model::duration::GoDuration;
 use legate_model::{HeaderModifiers, JwtRequirement, RouteDestination, ServiceName};
 use legate_proxycfg::JwtProviders;
-use legate_routes::{Action, Backend, Match, NOT_FOUND, Rewrite, Rule, Target, WeightedBackend};
+use legate_routes::{
+    Action, Backend, Content, Listener, Match, NOT_FOUND, Rewrite, Rule, Target, WeightedBackend,
+};
 
 use super::changes;
 use super::http;
@@ -37,6 +39,20 @@ pub(crate) struct Referred<'a> {
     pub(crate) jwt_providers: &'a JwtProviders,
     /// Whether Envoy refuses routes to clusters that it does not have.
     pub(crate) validate_clusters: bool,
+}
+
+/// The rules of a port for requests.
+pub(crate) fn rules(port: &Listener) -> impl Iterator<Item = &Rule> {
+    let hosts = port.contents.iter().flat_map(|content| match content {
+        Content::Http(hosts) => &hosts[..],
+        Content::Tcp(_) => &[],
+    });
+    hosts.flat_map(|host| &host.rules)
+}
+
+/// Whether a rule of a port answers browsers that ask which requests they may send.
+pub(crate) fn has_cors(port: &Listener) -> bool {
+    rules(port).any(|rule| rule.cors.is_some())
 }
 
 /// The virtual hosts of a port; `None` for one whose hosts may name any.

@@ -22,10 +22,9 @@ use super::datagrams;
 use super::services;
 use crate::composer::Composer;
 use crate::error::GenerateError;
-use crate::gateway::backend::Sidecars;
 use crate::gateway::http::OfAllRoutes;
 use crate::gateway::listener::{Chain, GatewayListener, HTTP3, LeadsTo, Requests};
-use crate::gateway::rules::{NO_CLUSTER, Referred, virtual_hosts};
+use crate::gateway::rules::{NO_CLUSTER, Referred, has_cors, rules, virtual_hosts};
 use crate::gateway::tls::{Certificate, ServerTls};
 use crate::gateway::{bind, certificates, changes, http, listener};
 use crate::jwt;
@@ -89,12 +88,14 @@ pub(super) fn compose(
     let services = services::units(composer, proxy, &own.upstreams, before, same, &settings);
     let secrets = secrets(own);
     let same_secrets = last.is_some_and(|last| self::secrets(last) == secrets);
-    let backends = backends::units(composer, proxy, (own, last), same, &secrets, same_secrets);
+    let before = last.map(|last| &*last.backends);
+    let pair = (&*own.backends, before);
+    let backends = backends::units(composer, proxy, pair, same, (&secrets, same_secrets));
     let mut ports = Vec::with_capacity(own.served.listeners.len());
     {
         let names = own.upstreams.iter().enumerate();
         let names = names.map(|(at, one)| (names::service(proxy, &one.upstream), at));
-        let clusters = LazyCell::new(|| clusters(proxy, own, &backends));
+        let clusters = LazyCell::new(|| backends::clusters(proxy, &own.backends, &backends));
         let cluster = |backend: &Backend| clusters.get(backend).cloned();
         let gateway = Gateway {
             proxy,
@@ -105,7 +106,8 @@ pub(super) fn compose(
             by_name: names.collect(),
             cluster: &cluster,
             same_clusters: same.mesh_name
-                && last.is_some_and(|last| have_same_clusters(proxy, last, own))
+                && before
+                    .is_some_and(|last| backends::have_same_clusters(proxy, last, &own.backends))
                 && !backends.iter().any(|unit| unit.has_trouble(Type::Cluster)),
             secrets: &secrets,
             same_secrets,
@@ -165,30 +167,6 @@ fn secrets(own: &ApiGateway) -> BTreeSet<&str> {
     let all = own.served.certificates.iter();
     let found = all.filter_map(|one| Some((**one).as_ref()?.secret.as_str()));
     found.collect()
-}
-
-/// The backends that have a cluster, with its name.
-fn clusters<'a>(
-    proxy: &Proxy,
-    own: &'a ApiGateway,
-    units: &[UnitBuilder<'_>],
-) -> BTreeMap<&'a Backend, String> {
-    let all = std::iter::zip(backends::of(own), units);
-    let made = all.filter(|(_, unit)| unit.lacking(Type::Cluster).is_none());
-    let named = made.map(|(one, _)| {
-        let sidecars = Sidecars::of(proxy, &one.endpoints);
-        (&*one.backend, sidecars.cluster(&one.backend))
-    });
-    named.collect()
-}
-
-fn have_same_clusters(proxy: &Proxy, last: &ApiGateway, own: &ApiGateway) -> bool {
-    let mut pairs = std::iter::zip(&last.backends, &own.backends);
-    last.backends.len() == own.backends.len()
-        && pairs.all(|(last, own)| {
-            Arc::ptr_eq(&last.backend, &own.backend)
-                && backends::have_same_sidecars(proxy, last, own)
-        })
 }
 
 /// The ports of the listeners.
@@ -647,18 +625,6 @@ fn is_http(port: &Listener) -> bool {
 fn have_same_listener(a: &Listener, b: &Listener) -> bool {
     let one = |port: &Listener| matches!(port.contents[..], [Content::Http(_)]);
     one(a) && one(b) && has_cors(a) == has_cors(b)
-}
-
-fn has_cors(port: &Listener) -> bool {
-    rules(port).any(|rule| rule.cors.is_some())
-}
-
-fn rules(port: &Listener) -> impl Iterator<Item = &Rule> {
-    let hosts = port.contents.iter().flat_map(|content| match content {
-        Content::Http(hosts) => &hosts[..],
-        Content::Tcp(_) => &[],
-    });
-    hosts.flat_map(|host| &host.rules)
 }
 
 fn forwarded(action: &Action) -> &[WeightedBackend] {

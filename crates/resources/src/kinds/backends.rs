@@ -2,11 +2,11 @@
 //! cluster and its endpoints. Those of UDP are part of the gateway's own ports (`datagrams`).
 
 use std::cell::LazyCell;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use legate_proxycfg::{ApiGateway, BackendSnapshot, Proxy};
-use legate_routes::BackendProtocol;
+use legate_proxycfg::{BackendSnapshot, Proxy};
+use legate_routes::{Backend, BackendProtocol};
 
 use super::change::SameProxy;
 use crate::composer::Composer;
@@ -19,17 +19,17 @@ use crate::tls::TlsSettings;
 /// The section of the backends.
 pub(super) const SECTION: Section = Section("backends");
 
-/// The units of the backends, in their order.
+/// The units of the backends, in their order, with the names of the secrets that the proxy has and whether they are
+/// those of the last snapshot.
 pub(super) fn units<'a>(
     composer: &Composer<'a>,
     proxy: &Proxy,
-    (own, last): (&ApiGateway, Option<&ApiGateway>),
+    (own, last): (&[BackendSnapshot], Option<&[BackendSnapshot]>),
     same: SameProxy,
-    secrets: &BTreeSet<&str>,
-    same_secrets: bool,
+    (secrets, same_secrets): (&BTreeSet<&str>, bool),
 ) -> Vec<UnitBuilder<'a>> {
     let same_mesh = same.mesh_name && same.mesh;
-    let mut units = Vec::with_capacity(own.backends.len());
+    let mut units = Vec::with_capacity(own.len());
     let last: Option<Vec<_>> = last.map(|last| of(last).collect());
     for (place, one) in of(own).enumerate() {
         let last = last.as_deref();
@@ -62,24 +62,47 @@ pub(super) fn units<'a>(
 }
 
 /// The backends that have a unit, in order.
-pub(super) fn of(own: &ApiGateway) -> impl Iterator<Item = &BackendSnapshot> {
+fn of(own: &[BackendSnapshot]) -> impl Iterator<Item = &BackendSnapshot> {
     let is_udp = |one: &BackendSnapshot| one.backend.protocol == BackendProtocol::Udp;
-    own.backends.iter().filter(move |one| !is_udp(one))
+    own.iter().filter(move |one| !is_udp(one))
+}
+
+/// The backends that have a cluster, with its name.
+pub(super) fn clusters<'a>(
+    proxy: &Proxy,
+    own: &'a [BackendSnapshot],
+    units: &[UnitBuilder<'_>],
+) -> BTreeMap<&'a Backend, String> {
+    let all = std::iter::zip(of(own), units);
+    let present = all.filter(|(_, unit)| unit.lacking(Type::Cluster).is_none());
+    let named = present.map(|(one, _)| {
+        let sidecars = Sidecars::of(proxy, &one.endpoints);
+        (&*one.backend, sidecars.cluster(&one.backend))
+    });
+    named.collect()
+}
+
+/// Whether the backends have clusters of the same names, if the mesh has the same name.
+pub(super) fn have_same_clusters(
+    proxy: &Proxy,
+    last: &[BackendSnapshot],
+    own: &[BackendSnapshot],
+) -> bool {
+    let mut pairs = std::iter::zip(last, own);
+    last.len() == own.len()
+        && pairs
+            .all(|(last, own)| last.backend == own.backend && have_same_sidecars(proxy, last, own))
 }
 
 /// Whether a backend has a cluster of the same name, if the mesh has the same name.
-pub(super) fn have_same_sidecars(
-    proxy: &Proxy,
-    last: &BackendSnapshot,
-    now: &BackendSnapshot,
-) -> bool {
+fn have_same_sidecars(proxy: &Proxy, last: &BackendSnapshot, now: &BackendSnapshot) -> bool {
     let sidecars = |one: &BackendSnapshot| Sidecars::of(proxy, &one.endpoints);
     Arc::ptr_eq(&last.endpoints, &now.endpoints) || sidecars(last) == sidecars(now)
 }
 
 /// The index of a backend among those of the last snapshot.
 fn counterpart(last: &[&BackendSnapshot], place: usize, now: &BackendSnapshot) -> Option<usize> {
-    let same = |other: &&BackendSnapshot| Arc::ptr_eq(&other.backend, &now.backend);
+    let same = |other: &&BackendSnapshot| other.backend == now.backend;
     let in_place = last.get(place).filter(|other| same(other));
     in_place
         .map(|_| place)

@@ -6,6 +6,7 @@ mod backends;
 mod change;
 mod datagrams;
 mod egress;
+mod frontends;
 mod ingress_gateway;
 mod mesh_gateway;
 mod services;

@@ -2,9 +2,9 @@
 //! exposed paths), and its explicit upstreams, composed in `upstream`. `transparent` and `egress`
 //! compose the additional resources of transparent mode.
 //!
-//! The order of units in a set: the own side, the key servers of JWT providers, the listener for
+//! The order of units in a set: the own side, other ports of the application, the key servers of JWT providers, the listener for
 //! captured traffic if there is one, the explicit upstreams, the implicit ones, the services
-//! outside the mesh, and the routes to those.
+//! outside the mesh, the routes to those, and the Services of the cluster with their backends.
 
 use std::cell::LazyCell;
 use std::sync::Arc;
@@ -14,6 +14,7 @@ use legate_proxycfg::{Proxy, Sidecar};
 
 use super::change::{SameProxy, counterpart};
 use super::egress::Egress;
+use super::frontends::OfCluster;
 use super::transparent::{self, Transparent};
 use super::upstream::UpstreamChange;
 use crate::cluster;
@@ -33,6 +34,9 @@ use crate::settings::{self, ProxySettings, Settings};
 
 /// Certificates, the application, the public listener with its routes, and exposed paths.
 const OWN: Section = Section("own side");
+
+/// Other ports of the application than the registered one.
+const APPLICATIONS: Section = Section("ports of the application");
 
 /// The servers with the keys of JWT providers.
 const KEY_SERVERS: Section = Section("key servers");
@@ -91,9 +95,10 @@ pub(super) fn compose(
         (settings, warnings)
     }));
     own_side(composer, now, same, &settings);
+    applications(composer, proxy, same.proxy, &settings);
     key_servers(composer, own, same);
     let mut explicit = explicit_upstreams(composer, now, last, same.proxy, &settings);
-    let (mut implicit, mut outside) = (Vec::new(), None);
+    let (mut implicit, mut outside, mut of_cluster) = (Vec::new(), None, None);
     if let Some(upstreams) = &own.implicit {
         let transparent = Transparent {
             now,
@@ -112,10 +117,23 @@ pub(super) fn compose(
             settings: &settings,
         };
         let services = egress.units(composer);
+        let frontends = OfCluster {
+            proxy,
+            now: &own.frontends,
+            last: last.map(|last| &last.own.frontends),
+            same: same.proxy,
+        };
+        let units = frontends.units(composer);
         let upstreams = (&mut *explicit, &mut *implicit);
-        let outbound = transparent.outbound(composer, upstreams, (&egress, &services));
+        let outbound = transparent.outbound(
+            composer,
+            upstreams,
+            (&egress, &services),
+            (&frontends, &units),
+        );
         composer.add(transparent::OUTBOUND, outbound);
         outside = Some(services);
+        of_cluster = Some(units);
     }
     for unit in explicit {
         composer.add(UPSTREAMS, unit);
@@ -125,6 +143,9 @@ pub(super) fn compose(
     }
     if let Some(outside) = outside {
         outside.add_to(composer);
+    }
+    if let Some(of_cluster) = of_cluster {
+        of_cluster.add_to(composer);
     }
 }
 
@@ -208,7 +229,10 @@ fn own_side(composer: &mut Composer<'_>, now: View<'_>, same: Same, settings: &S
         made(route::public(memo, access, limits, &settings.0, warnings))
     });
     let unguarded = unit.missing(routes, PUBLIC_LISTENER).cloned();
-    let access = rules || (has_routes && same.jwt_providers);
+    // The rules for connections to other ports are part of the listener.
+    let has_ports = || !settings.0.application_ports.is_empty();
+    let needs_rules = !has_routes || (!rules && !is_written && has_ports());
+    let access = rules || (!needs_rules && same.jwt_providers);
     let unchanged = unchanged && same.proxy.mesh && access && !unit.troubled(routes);
     unit.part(Type::Listener, name, unchanged, |warnings| {
         // The new listener would refuse all requests for lack of routes, while the previous one may
@@ -222,9 +246,36 @@ fn own_side(composer: &mut Composer<'_>, now: View<'_>, same: Same, settings: &S
         }
     });
     unit.named_by_user(is_written);
-    unit.outdated(!rules && !has_routes);
+    unit.outdated(!rules && needs_rules);
     exposed_paths((&mut unit, application), memo, now, same, settings);
     composer.add(OWN, unit);
+}
+
+/// Adds one part for every port of the application besides the registered one.
+fn applications(
+    composer: &mut Composer<'_>,
+    proxy: &Proxy,
+    same: SameProxy,
+    settings: &Settings<'_>,
+) {
+    let mut unit = composer.unit(APPLICATIONS, Some(0));
+    if same.instance && unit.is_sound() && unit.take_over() {
+        composer.add(APPLICATIONS, unit);
+        return;
+    }
+    for port in &settings.0.application_ports {
+        let name = || names::application_cluster(*port);
+        unit.part(Type::Cluster, name, same.instance, |_| {
+            let instance = &proxy.instance;
+            made(cluster::application(
+                composer.memo,
+                instance,
+                &settings.0,
+                *port,
+            ))
+        });
+    }
+    composer.add(APPLICATIONS, unit);
 }
 
 /// Adds one part for every JWT provider whose keys are on a server. They are a separate unit,

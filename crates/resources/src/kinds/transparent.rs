@@ -16,6 +16,7 @@ use legate_proxycfg::{
 
 use super::change::{Positions, SameProxy, counterpart, is_of_same_tenancy, same_chain};
 use super::egress::{Egress, Units};
+use super::frontends::{self, OfCluster};
 use super::sidecar::View;
 use super::upstream::UpstreamChange;
 use crate::cluster;
@@ -121,6 +122,7 @@ impl<'a> Transparent<'a, '_> {
         composer: &Composer<'b>,
         (explicit_units, implicit_units): (&mut [UnitBuilder<'_>], &mut [UnitBuilder<'_>]),
         egress: (&Egress<'_, '_>, &Units<'_>),
+        frontends: (&OfCluster<'_>, &frontends::Units<'_>),
     ) -> UnitBuilder<'b> {
         let memo = composer.memo;
         let mut unit = composer.unit(OUTBOUND, Some(0));
@@ -144,6 +146,7 @@ impl<'a> Transparent<'a, '_> {
                 .is_some_and(|last| same_explicit(last.own, self.now.own))
             && egress.0.is_reached_alike()
             && !egress.1.have_trouble()
+            && frontends.0.is_reached_alike(frontends.1)
             && !units.any(|unit| unit.has_trouble(Type::Cluster) || unit.has_trouble(Type::Routes));
         let name = || OUTBOUND_LISTENER.to_owned();
         unit.part(Type::Listener, name, unchanged, |warnings| {
@@ -161,10 +164,15 @@ impl<'a> Transparent<'a, '_> {
                 }));
                 chains.extend(chain(&own.instances, || self.to_instances(upstream)));
             }
-            let in_mesh = owners.iter().flat_map(outbound::Own::all).collect();
+            let ports = frontends.0.ports(frontends.1, warnings)?;
+            let in_mesh = owners.iter().flat_map(outbound::Own::all);
+            let in_mesh = in_mesh
+                .chain(ports.iter().flat_map(|one| one.addresses.iter().copied()))
+                .collect();
             chains.extend(egress.0.chains(egress.1, &in_mesh, warnings));
             let bind = outbound::bind(&self.now.proxy.instance)?;
-            let resource = outbound::listener(memo, &bind, &chains, !only_mesh, &self.settings.0)?;
+            let chains = (&*chains, &*ports);
+            let resource = outbound::listener(memo, &bind, chains, !only_mesh, &self.settings.0)?;
             let bind = Some(Box::new(bind));
             Ok(resource.map(|resource| Made { resource, bind }))
         });

@@ -1,13 +1,13 @@
 //! The outbound listener of a proxy in transparent mode. It receives all captured traffic of the
 //! application: to virtual IPs of services, to single instances, to services outside the mesh
-//! behind a gateway, and to other destinations outside.
+//! behind a gateway, to ports of Services of the cluster, and to other destinations outside.
 //!
 //! The original destination of a connection selects a filter chain. Each service has a chain with
 //! its addresses. No two chains have the same match, because Envoy would refuse the listener.
 //!
 //! Envoy matches the port first, and ignores chains without a port once one matches it. So the
 //! chains of services, which match all ports, are repeated for each port of a chain for services
-//! outside the mesh.
+//! outside the mesh or for a port of a Service.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -23,6 +23,7 @@ use legate_proxycfg::{Dialled, DialledKind, ImplicitUpstream};
 use crate::duration::proto_duration;
 use crate::encode::{self, EncodedResource};
 use crate::error::GenerateError;
+use crate::gateway::listener::{LeadsTo, leading_to};
 use crate::listener::upstream::{self, FilterSettings};
 use crate::listener::{self, Bind};
 use crate::memo::Memo;
@@ -51,6 +52,17 @@ pub(crate) struct Chain<'a> {
     pub(crate) dialled: Target<'a>,
 }
 
+/// A port of a Service of the cluster. No other has one of its addresses with the same port.
+#[derive(Hash)]
+pub(crate) struct ServicePort {
+    /// Sorted and not empty.
+    pub(crate) addresses: Vec<IpAddr>,
+    pub(crate) port: u16,
+    /// Its name in statistics.
+    pub(crate) name: String,
+    pub(crate) leads_to: LeadsTo,
+}
+
 /// The original destination that a chain matches.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Target<'a> {
@@ -77,6 +89,7 @@ impl Target<'_> {
 struct Input<'a> {
     bind: &'a Bind,
     chains: &'a [Chain<'a>],
+    ports: &'a [ServicePort],
     leads_outside: bool,
     telemetry: &'a Telemetry,
     fetch_timeout: Option<Duration>,
@@ -96,27 +109,26 @@ pub(crate) fn bind(instance: &ServiceInstance) -> Result<Bind, GenerateError> {
 pub(crate) fn listener(
     memo: &Memo,
     bind: &Bind,
-    chains: &[Chain<'_>],
+    (chains, ports): (&[Chain<'_>], &[ServicePort]),
     leads_outside: bool,
     settings: &ProxySettings,
 ) -> Result<Option<Arc<EncodedResource>>, GenerateError> {
-    if chains.is_empty() && !leads_outside {
+    if chains.is_empty() && ports.is_empty() && !leads_outside {
         return Ok(None);
     }
     let input = Input {
         bind,
         chains,
+        ports,
         leads_outside,
         telemetry: &settings.telemetry,
         fetch_timeout: settings.fetch_timeout,
     };
     let made = memo.get(&input, |input| {
         let name = format!("{OUTBOUND_LISTENER}:{}", input.bind.suffix());
-        let routes: Vec<&str> = input
-            .chains
-            .iter()
-            .filter_map(|one| one.target.routes())
-            .collect();
+        let of_ports = input.ports.iter().filter_map(|one| one.leads_to.routes());
+        let routes = input.chains.iter().filter_map(|one| one.target.routes());
+        let routes: Vec<&str> = routes.chain(of_ports).collect();
         Ok(encode::resource(&name, &build(&name, input), &routes))
     })?;
     Ok(Some(made))
@@ -129,10 +141,16 @@ fn build(name: &str, input: &Input<'_>) -> Listener {
         filters: vec![outside],
         ..FilterChain::default()
     };
-    let ports = input.chains.iter().filter_map(|one| one.dialled.port());
-    let ports = ports.collect();
+    let mut ports: Ports<'_> = BTreeMap::new();
+    for port in input.chains.iter().filter_map(|one| one.dialled.port()) {
+        ports.entry(port).or_default();
+    }
+    for one in input.ports {
+        ports.entry(one.port).or_default().extend(&one.addresses);
+    }
     let of = |one| filter_chains(one, input, &ports);
-    let chains = input.chains.iter().flat_map(of).collect();
+    let of_ports = input.ports.iter().map(|one| port_chain(one, input));
+    let chains = input.chains.iter().flat_map(of).chain(of_ports).collect();
     let by_name = input.chains.iter().filter_map(|one| match one.dialled {
         Target::ServerName(_, port) => Some(port),
         _ => None,
@@ -158,17 +176,42 @@ fn build(name: &str, input: &Input<'_>) -> Listener {
     }
 }
 
-/// Matches a service by its addresses: on any port, and on each of these ports. No chain of these
-/// ports matches one of the addresses.
-fn by_addresses(addresses: &[IpAddr], ports: &BTreeSet<u16>) -> Vec<FilterChainMatch> {
-    let ranges: Vec<_> = addresses.iter().map(range).collect();
-    let matches = [FilterChainMatch::default()].into_iter();
-    let matches = matches.chain(ports.iter().map(|port| on_port(*port)));
-    let with_addresses = |matched| FilterChainMatch {
-        prefix_ranges: ranges.clone(),
-        ..matched
+/// The ports that some chains match, each with the addresses of Services that have a chain of their own there.
+type Ports<'a> = BTreeMap<u16, BTreeSet<&'a IpAddr>>;
+
+/// Matches a service by its addresses: on any port, and on each of these ports, without the addresses that have a
+/// chain of their own there.
+fn by_addresses(addresses: &[IpAddr], ports: &Ports<'_>) -> Vec<FilterChainMatch> {
+    let matches = |matched, addresses: &mut dyn Iterator<Item = &IpAddr>| {
+        let prefix_ranges: Vec<_> = addresses.map(range).collect();
+        (!prefix_ranges.is_empty()).then_some(FilterChainMatch {
+            prefix_ranges,
+            ..matched
+        })
     };
-    matches.map(with_addresses).collect()
+    let on_ports = ports.iter().filter_map(|(port, taken)| {
+        let mut others = addresses.iter().filter(|address| !taken.contains(address));
+        matches(on_port(*port), &mut others)
+    });
+    let on_any = matches(FilterChainMatch::default(), &mut addresses.iter());
+    on_any.into_iter().chain(on_ports).collect()
+}
+
+/// The filter chain of a port of a Service.
+fn port_chain(one: &ServicePort, input: &Input<'_>) -> FilterChain {
+    let stats = upstream::stats(&one.name);
+    let settings = (input.fetch_timeout, input.telemetry);
+    FilterChain {
+        filter_chain_match: Some(FilterChainMatch {
+            prefix_ranges: one.addresses.iter().map(range).collect(),
+            ..on_port(one.port)
+        }),
+        // Without a filter, Envoy closes connections.
+        filters: leading_to(&one.leads_to, &stats, settings, |_| {})
+            .into_iter()
+            .collect(),
+        ..FilterChain::default()
+    }
 }
 
 fn range(ip: &IpAddr) -> CidrRange {
@@ -187,9 +230,8 @@ fn on_port(port: u16) -> FilterChainMatch {
     }
 }
 
-/// The filter chains of one destination, one for each match. `ports` are the ports of services
-/// outside the mesh.
-fn filter_chains(one: &Chain<'_>, input: &Input<'_>, ports: &BTreeSet<u16>) -> Vec<FilterChain> {
+/// The filter chains of one destination, one for each match.
+fn filter_chains(one: &Chain<'_>, input: &Input<'_>, ports: &Ports<'_>) -> Vec<FilterChain> {
     let filter = upstream::filter(&FilterSettings {
         id: &one.id,
         filter: &one.filter,

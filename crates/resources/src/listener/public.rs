@@ -18,6 +18,7 @@ use envoy_types::pb::envoy::r#type::matcher::v3::{RegexMatchAndSubstitute, Regex
 use envoy_types::pb::google::protobuf::{Any, UInt32Value, UInt64Value};
 use legate_model::{
     ConnectProxy, InstanceRateLimits, MutualTlsMode, Protocol, ProxyMode, ServiceInstance,
+    ServiceName, sni,
 };
 use legate_proxycfg::{Proxy, Sidecar};
 
@@ -31,11 +32,11 @@ use crate::listener::normalization::Normalization;
 use crate::listener::{self, Bind};
 use crate::memo::Memo;
 use crate::names::{
-    CONNECTION_LIMIT, HEADER_TO_METADATA, JWT_AUTHN, LEAF, LOCAL_APP, PUBLIC_LISTENER,
+    self, CONNECTION_LIMIT, HEADER_TO_METADATA, JWT_AUTHN, LEAF, LOCAL_APP, PUBLIC_LISTENER,
 };
 use crate::rate_limit;
 use crate::rbac;
-use crate::settings::{PUBLIC_LISTENER_JSON, ProxySettings};
+use crate::settings::{APPLICATION_PORTS, PUBLIC_LISTENER_JSON, ProxySettings};
 use crate::telemetry::Telemetry;
 use crate::tls::{self, TlsSettings};
 
@@ -62,6 +63,9 @@ const INTENTIONS: &str = "legate.intentions";
 /// The statistics prefix of the filter chain for plain connections, as in Consul.
 const PERMISSIVE_STATS: &str = "permissive_public_listener";
 
+/// A port of the application besides the registered one, with the server name of its callers.
+type Application = (u16, String);
+
 #[derive(Hash)]
 struct Input<'a> {
     bind: Bind,
@@ -71,6 +75,10 @@ struct Input<'a> {
     /// The application's port, if plain connections to it are admitted.
     open_port: Option<u16>,
     rate_limits: Option<&'a InstanceRateLimits>,
+    /// Their connections are passed on as they are, whatever they carry.
+    applications: Vec<Application>,
+    /// The rules for these connections.
+    application_access: Option<Any>,
     name: &'a str,
 }
 
@@ -84,6 +92,11 @@ pub(crate) fn listener(
 ) -> Result<Arc<EncodedResource>, GenerateError> {
     let mesh = (*proxy.mesh).as_ref();
     if let Some(text) = &settings.public_listener {
+        if !settings.application_ports.is_empty() {
+            warnings.push(format!(
+                "Proxy.Config: {APPLICATION_PORTS} has no effect, because of {PUBLIC_LISTENER_JSON}"
+            ));
+        }
         return written(memo, proxy, sidecar, text, warnings);
     }
     let bind = bind(&proxy.instance, settings)?;
@@ -105,7 +118,10 @@ pub(crate) fn listener(
         normalization: Normalization::read(mesh)?,
         telemetry: &settings.telemetry,
     };
+    let (applications, application_access) = applications(proxy, sidecar, settings, warnings)?;
     let input = Input {
+        applications,
+        application_access,
         name: &format!("{PUBLIC_LISTENER}:{}", bind.suffix()),
         bind,
         inbound,
@@ -121,6 +137,38 @@ pub(crate) fn listener(
         };
         Ok(encode::resource(input.name, &build(input), routes))
     })
+}
+
+/// Ports of the application besides the registered one, and the rules for their connections.
+fn applications(
+    proxy: &Proxy,
+    sidecar: &Sidecar,
+    settings: &ProxySettings,
+    warnings: &mut Vec<String>,
+) -> Result<(Vec<Application>, Option<Any>), GenerateError> {
+    if settings.application_ports.is_empty() {
+        return Ok((Vec::new(), None));
+    }
+    let service = &proxy.instance.proxy.destination_service_name;
+    let service = ServiceName::new(&proxy.id.tenancy, service);
+    let ports = settings.application_ports.iter().map(|port| {
+        let (datacenter, domain) = (&proxy.datacenter, &proxy.trust_domain);
+        let name = sni::application(&service, *port, datacenter, domain);
+        (*port, name)
+    });
+    let rules = rbac::Access::of_sidecar(proxy, sidecar);
+    let mut refused = Vec::new();
+    let access = rules.connections(Protocol::Tcp, &mut refused)?;
+    // Those of a service without requests concern the registered port, too.
+    if sidecar.protocol.is_http() && !refused.is_empty() {
+        warnings.push(format!(
+            "{} intentions that look into requests refuse every connection to the ports {:?} of the \
+             application",
+            refused.len(),
+            settings.application_ports,
+        ));
+    }
+    Ok((ports.collect(), Some(access)))
 }
 
 #[derive(Hash)]
@@ -245,21 +293,58 @@ fn build(input: &Input<'_>) -> Listener {
         .forward_caller
         .then(|| listener::http_filter(HEADER_TO_METADATA, encode::any(&caller_metadata())));
     let between = limits.into_iter().chain(callers).collect();
+    let others = input.applications.iter();
+    let others = others.filter_map(|one| application(input, one, limit.clone()));
+    let others: Vec<_> = others.collect();
     let chain = inbound::chain(&input.inbound, limit, between);
     let telemetry = input.inbound.telemetry;
+    let by_name = (!others.is_empty()).then(listener::tls_inspector);
     let plain = input.open_port.map(|port| plain(port, telemetry));
     let listener_filters = plain.is_some().then(listener::original_destination);
     Listener {
-        listener_filters: listener_filters.into_iter().collect(),
+        listener_filters: listener_filters.into_iter().chain(by_name).collect(),
         ..listener::listener(
             input.name,
             &input.bind,
             TrafficDirection::Inbound,
             input.exact_balance,
             telemetry,
-            [chain].into_iter().chain(plain).collect(),
+            [chain].into_iter().chain(others).chain(plain).collect(),
         )
     }
+}
+
+/// The filter chain of another port of the application.
+fn application(
+    input: &Input<'_>,
+    (port, server_name): &Application,
+    limit: Option<Filter>,
+) -> Option<FilterChain> {
+    let inbound = Inbound {
+        stats: format!("{PUBLIC_LISTENER}_{port}").into(),
+        protocol: Protocol::Tcp,
+        access: Access::Connections(input.application_access.clone()?),
+        cluster: names::application_cluster(*port).into(),
+        dialing: Dialing {
+            attempts: 1,
+            hash_source_ip: false,
+        },
+        routes: PUBLIC_LISTENER.into(),
+        leaf: LEAF.into(),
+        tls: input.inbound.tls.clone(),
+        alpn: alpn(Protocol::Tcp),
+        forward_caller: false,
+        normalization: input.inbound.normalization,
+        telemetry: input.inbound.telemetry,
+    };
+    Some(FilterChain {
+        filter_chain_match: Some(FilterChainMatch {
+            // Envoy compares server names in lower case.
+            server_names: vec![server_name.to_lowercase()],
+            ..FilterChainMatch::default()
+        }),
+        ..inbound::chain(&inbound, limit, Vec::new())
+    })
 }
 
 /// The filter chain for plain connections to the application's port.

@@ -13,6 +13,7 @@ mod edge_rules;
 mod edge_traffic;
 mod egress;
 mod extensions;
+mod frontends;
 mod gateway_api;
 mod gateway_strategies;
 mod generated;

@@ -11,8 +11,8 @@ use legate_model::{
     ServiceResolver, ServiceRouter, ServiceSplitter, Tenancy, TrustDomain, Upstream,
 };
 use legate_proxycfg::{
-    Destinations, ImplicitUpstreams, Instances, JwtProviders, Kind, Leaf, LeafId, Proxy, ProxyId,
-    ResolvedChain, Sidecar, Snapshot, UpstreamSnapshot,
+    Destinations, Frontends, ImplicitUpstreams, Instances, JwtProviders, Kind, Leaf, LeafId, Proxy,
+    ProxyId, ResolvedChain, Sidecar, Snapshot, UpstreamSnapshot,
 };
 use legate_resources::{ResourceSet, Work};
 use serde_json::{Value, json};
@@ -37,6 +37,7 @@ pub(crate) struct Web {
     pub(crate) upstreams: Vec<UpstreamSnapshot>,
     pub(crate) implicit: Option<Arc<ImplicitUpstreams>>,
     pub(crate) destinations: Arc<Destinations>,
+    pub(crate) frontends: Arc<Frontends>,
 }
 
 impl Web {
@@ -62,6 +63,7 @@ impl Web {
                 upstreams: own.upstreams,
                 implicit: own.implicit,
                 destinations: own.destinations,
+                frontends: own.frontends,
             }),
         }
     }
@@ -113,6 +115,7 @@ pub(crate) fn web() -> Web {
         upstreams: Vec::new(),
         implicit: None,
         destinations: Arc::default(),
+        frontends: Arc::default(),
     }
 }
 

@@ -78,7 +78,7 @@ pub(crate) fn two() -> Vec<Arc<ImplicitUpstream>> {
 }
 
 /// Only the resources that a proxy in any other mode does not have.
-fn described(snapshot: &Web) -> String {
+pub(crate) fn described(snapshot: &Web) -> String {
     let (set, usual) = (made(snapshot), made(&web()));
     let mut out = String::new();
     for type_url in type_urls() {
