@@ -67,3 +67,6 @@ pub(crate) const ACCEPTED: &str = "Accepted";
 pub(crate) const PROGRAMMED: &str = "Programmed";
 pub(crate) const RESOLVED: &str = "ResolvedRefs";
 pub(crate) const CONFLICTED: &str = "Conflicted";
+
+/// The reason for what is not served.
+pub(crate) const UNSUPPORTED: &str = "UnsupportedValue";

@@ -1,5 +1,5 @@
 //! Kubernetes' Gateway API: the objects with which people describe gateways, a verdict on each of
-//! them, and what each gateway serves.
+//! them, what each gateway serves, and how callers in the mesh reach Services.
 //!
 //! ```text
 //! objects ─► World ─► resolve ─┬─► verdicts (their conditions, for who writes statuses)
@@ -39,7 +39,7 @@ pub use object::{Key, Meta, Object};
 pub use outcome::{
     AncestorVerdict, ClassVerdict, GatewayVerdict, InfrastructurePlan, ListenerSetVerdict,
     ListenerVerdict, MAX_ANCESTORS, Outcome, ParentVerdict, PolicyVerdict, RouteId, RouteVerdict,
-    Served,
+    Served, ServedFrontend,
 };
 pub use resolve::resolve;
 pub use world::{Front, Service, ServicePort, World};

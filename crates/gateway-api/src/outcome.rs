@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use legate_routes::{Datagrams, Listener};
+use legate_routes::{Datagrams, Frontend, Listener};
 
 use crate::condition::Condition;
 use crate::kind::RouteKind;
@@ -25,6 +25,8 @@ pub struct Outcome {
     pub policies: BTreeMap<Key, PolicyVerdict>,
     /// What each gateway serves. Nothing is made for a gateway that is not here.
     pub served: BTreeMap<Key, Served>,
+    /// How callers in the mesh reach Services, by Service and callers.
+    pub frontends: Vec<ServedFrontend>,
 }
 
 /// What is said of a class.
@@ -91,7 +93,8 @@ pub struct RouteId {
 pub struct RouteVerdict {
     /// The generation that it is about.
     pub generation: i64,
-    /// For each of its references to gateways of this controller, in the order of its spec.
+    /// For each of its references to gateways of this controller and to Services, in the order of its
+    /// spec.
     pub parents: Vec<ParentVerdict>,
 }
 
@@ -134,6 +137,15 @@ pub struct Served {
     pub datagrams: Vec<Datagrams>,
     /// What is made for it.
     pub infrastructure: InfrastructurePlan,
+}
+
+/// A frontend of a Service, and what it serves.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ServedFrontend {
+    /// The Service and the callers.
+    pub frontend: Frontend,
+    /// What is on each port of TCP that the Service has, by port.
+    pub listeners: Vec<Listener>,
 }
 
 /// What is made for a gateway.

@@ -1,6 +1,7 @@
 //! Everything that is known of a cluster at one moment.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
 
 use legate_model::ServiceName;
 
@@ -60,6 +61,11 @@ pub struct World {
 pub struct Service {
     /// Whether it only stands for a name outside of the cluster.
     pub external_name: bool,
+    /// The addresses at which it is called in the cluster; none if it has no address of its own.
+    pub addresses: Vec<IpAddr>,
+    /// Whether callers in the mesh need a frontend for it even if no route is attached: a service of the
+    /// mesh with its name would lead them to something else.
+    pub needs_frontend: bool,
     /// Its ports.
     pub ports: Vec<ServicePort>,
 }

@@ -1,9 +1,10 @@
-//! Which routes are attached to which listeners.
+//! Which routes are attached to which listeners, and to which ports of Services.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use legate_routes::covers;
 
+use super::frontend;
 use super::gateway::GatewayPlan;
 use super::listener::{ListenerPlan, Owner};
 use super::lookup::Lookup;
@@ -13,16 +14,40 @@ use crate::kind::RouteKind;
 use crate::object::Key;
 use crate::types::{GROUP, ParentReference};
 
-/// What became of a route's reference to a gateway of this controller.
+/// What became of a route's reference to a gateway of this controller, or to a Service.
 pub(super) struct Attachment<'a> {
     pub(super) parent: &'a ParentReference,
-    /// The index of the gateway.
-    pub(super) gateway: usize,
-    /// The indexes of the listeners. At least one.
-    pub(super) listeners: Result<Vec<usize>, Problem>,
+    pub(super) to: AttachedTo,
 }
 
-const NO_PARENT: &str = "NoMatchingParent";
+/// What a route is attached to, or why it is not.
+pub(super) enum AttachedTo {
+    /// The listeners of a gateway, all by their indexes. At least one listener.
+    Gateway(usize, Result<Vec<usize>, Problem>),
+    /// The ports of a Service. At least one.
+    Service(Key, Result<Vec<u16>, Problem>),
+}
+
+impl Attachment<'_> {
+    /// The listeners, each with its gateway.
+    pub(super) fn listeners(&self) -> impl Iterator<Item = (usize, usize)> {
+        let (gateway, listeners) = match &self.to {
+            AttachedTo::Gateway(gateway, Ok(listeners)) => (*gateway, &listeners[..]),
+            AttachedTo::Gateway(..) | AttachedTo::Service(..) => (0, &[][..]),
+        };
+        listeners.iter().map(move |listener| (gateway, *listener))
+    }
+
+    /// Why it is attached to nothing.
+    pub(super) fn refused(&self) -> Option<&Problem> {
+        match &self.to {
+            AttachedTo::Gateway(_, listeners) => listeners.as_ref().err(),
+            AttachedTo::Service(_, ports) => ports.as_ref().err(),
+        }
+    }
+}
+
+pub(super) const NO_PARENT: &str = "NoMatchingParent";
 const NOT_ALLOWED: &str = "NotAllowedByListeners";
 
 /// Finds for each route, the oldest first, what becomes of its references. References to gateways of
@@ -50,6 +75,12 @@ pub(super) fn attach<'a>(
             let kind = parent.kind.as_deref().unwrap_or("Gateway");
             let namespace = parent.namespace.as_ref();
             let key = Key::new(namespace.unwrap_or(&route.meta.namespace), &parent.name);
+            if (group, kind) == ("", "Service") {
+                let ports = frontend::ports(lookup.world, &key, (route, parent));
+                let to = AttachedTo::Service(key, ports);
+                found.push(Attachment { parent, to });
+                continue;
+            }
             let known = parents.get(&(kind, key)).filter(|_| group == GROUP);
             let Some((gateway, owner)) = known else {
                 continue;
@@ -57,15 +88,14 @@ pub(super) fn attach<'a>(
             let plan = &gateways[*gateway];
             let listeners = listeners(lookup, plan, *owner, (route, parent));
             let listeners = listeners.and_then(|all| requests.take(*gateway, plan, route, all));
-            found.push(Attachment {
-                parent,
-                gateway: *gateway,
-                listeners,
-            });
+            let to = AttachedTo::Gateway(*gateway, listeners);
+            found.push(Attachment { parent, to });
         }
         found
     });
-    attached.collect()
+    let mut attached: Vec<_> = attached.collect();
+    frontend::separate_kinds(routes, &mut attached);
+    attached
 }
 
 fn listeners(

@@ -9,13 +9,14 @@ use legate_routes::{Backend, BackendProtocol, Certificate, Target};
 use super::lookup::{Lookup, NOT_PERMITTED, Referrer};
 use super::policy::Policies;
 use super::route::{Route, RouteReport};
-use crate::condition::Problem;
+use crate::condition::{Problem, UNSUPPORTED};
 use crate::kind::{Protocol, RouteKind};
 use crate::object::Key;
 use crate::types::{BackendReference, CONSUL_GROUP, GROUP};
 use crate::world::ServicePort;
 
-/// A route at a listener.
+/// A route at a listener, or at a port of a Service.
+#[derive(Clone, Copy)]
 pub(super) struct RouteContext<'a> {
     pub(super) lookup: &'a Lookup<'a>,
     pub(super) policies: &'a Policies<'a>,
@@ -26,6 +27,8 @@ pub(super) struct RouteContext<'a> {
     pub(super) protocol: Option<Protocol>,
     /// What the gateway presents to backends.
     pub(super) presented: Option<&'a Result<Key, Problem>>,
+    /// The Service that the route is attached to; `None` for a gateway.
+    pub(super) frontend: Option<&'a Key>,
 }
 
 /// What is collected while a route is resolved.
@@ -46,6 +49,15 @@ enum Backends<'a> {
 
 const MESH_SERVICE: &str = "MeshService";
 const NOT_FOUND: &str = "BackendNotFound";
+
+/// The protocol of HTTP that a port says it understands.
+pub(super) fn http_protocol(app_protocol: Option<&str>) -> Option<BackendProtocol> {
+    match app_protocol? {
+        "http" | "ws" | "kubernetes.io/ws" => Some(BackendProtocol::Http1),
+        "http2" | "grpc" | "kubernetes.io/h2c" => Some(BackendProtocol::Http2),
+        _ => None,
+    }
+}
 
 /// The name of the secret in which a gateway gets a certificate.
 pub(super) fn secret(key: &Key) -> String {
@@ -128,7 +140,9 @@ impl RouteContext<'_> {
             kind: self.route.id.kind.as_str(),
             namespace: own,
         };
-        if !self.lookup.permits(from, (group, kind), &key) {
+        // Callers reach the Service of the route without it, too.
+        let is_parent = kind == "Service" && self.frontend == Some(&key);
+        if !is_parent && !self.lookup.permits(from, (group, kind), &key) {
             let message = format!(
                 "no ReferenceGrant in namespace {} lets a {} of namespace {own} refer to the \
                  {kind} {}",
@@ -137,6 +151,13 @@ impl RouteContext<'_> {
             return Err(Problem::new(NOT_PERMITTED, message));
         }
         if kind == MESH_SERVICE {
+            if self.frontend.is_some() {
+                let message = format!(
+                    "the {kind} {key} is not served in routes that are attached to Services: name a \
+                     Service"
+                );
+                return Err(Problem::new(UNSUPPORTED, message));
+            }
             let service = self.lookup.world.mesh_services.get(&key);
             let missing = || Problem::new(NOT_FOUND, format!("there is no {kind} {key}"));
             return service.map(Backends::InMesh).ok_or_else(missing);
@@ -169,13 +190,14 @@ impl RouteContext<'_> {
             RouteKind::Grpc => return Ok(BackendProtocol::Http2),
             RouteKind::Http => {}
         }
-        match port.app_protocol.as_deref() {
-            Some("kubernetes.io/h2c" | "grpc") => Ok(BackendProtocol::Http2),
-            Some(other) if other.starts_with("kubernetes.io/") && other != "kubernetes.io/ws" => {
+        let app_protocol = port.app_protocol.as_deref();
+        match (http_protocol(app_protocol), app_protocol) {
+            (Some(protocol), _) => Ok(protocol),
+            (None, Some(other)) if other.starts_with("kubernetes.io/") => {
                 let message = format!("the appProtocol {other:?} is not served");
                 Err(Problem::new("UnsupportedProtocol", message))
             }
-            _ => Ok(BackendProtocol::Http1),
+            (None, _) => Ok(BackendProtocol::Http1),
         }
     }
 }

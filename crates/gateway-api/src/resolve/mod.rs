@@ -1,7 +1,7 @@
 //! From what a cluster has to what becomes of it.
 //!
 //! ```text
-//! class ─► gateway ─► listener ─► conflicts ─► attach ─► http, plain ─► tables ─► serve
+//! class ─► gateway ─► listener ─► conflicts ─► attach ─► http, plain ─► tables ─► serve, frontend
 //!                        │                                   │
 //!                     lookup: grants, Secrets, ConfigMaps   backend ◄─ policy
 //! ```
@@ -13,6 +13,7 @@ mod clients;
 mod conflicts;
 mod features;
 mod filters;
+mod frontend;
 mod gateway;
 mod http;
 mod listener;
@@ -28,15 +29,17 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use legate_routes::WeightedBackend;
 
-use self::attach::Attachment;
+use self::attach::{AttachedTo, Attachment};
 use self::backend::{Collected, RouteContext};
+use self::frontend::PortRoutes;
 use self::gateway::GatewayPlan;
 use self::http::Ranked;
 use self::lookup::Lookup;
 use self::policy::Policies;
-use self::route::{Route, Spec};
+use self::route::{Route, RouteReport, Spec};
 use self::tables::{AttachedRoute, ListenerRoutes};
-use crate::condition::{ACCEPTED, Condition, Problem, RESOLVED};
+use crate::condition::{ACCEPTED, Condition, Problem, RESOLVED, UNSUPPORTED};
+use crate::kind::Protocol;
 use crate::object::Key;
 use crate::outcome::{Outcome, ParentVerdict, RouteId, RouteVerdict};
 use crate::types::GROUP;
@@ -81,6 +84,11 @@ pub fn resolve(world: &World) -> Outcome {
             outcome.served.insert(key, served);
         }
     }
+    let mut at_ports = PortRoutes::default();
+    for (service, port, attached) in made.iter().flat_map(|one| &one.at_services) {
+        at_ports.add((service, *port), attached.clone());
+    }
+    outcome.frontends = frontend::frontends(world, &at_ports);
     outcome.routes = verdicts_of_routes(&routes, &attached, (&made, &crowded));
     outcome.policies = policies.verdicts(&users);
     outcome
@@ -118,9 +126,14 @@ fn gateways<'a>(
 
 /// A route with what it leads to.
 struct ResolvedRoute<'a> {
+    /// At gateways.
     collected: Collected,
     /// At each listener to which it is attached, once.
     at: Vec<AtListener<'a>>,
+    /// What is said of it at each Service that it names.
+    of_services: BTreeMap<&'a Key, RouteReport>,
+    /// At each port of a Service to which it is attached, once.
+    at_services: Vec<(&'a Key, u16, AttachedRoute<'a>)>,
 }
 
 struct AtListener<'a> {
@@ -134,28 +147,30 @@ fn make<'a>(
     lookup: &Lookup<'_>,
     policies: &Policies<'_>,
     gateways: &[GatewayPlan<'_>],
-    (route, attached): (&'a Route<'a>, &[Attachment<'_>]),
+    (route, attached): (&'a Route<'a>, &'a [Attachment<'_>]),
 ) -> ResolvedRoute<'a> {
-    let mut indexes = BTreeSet::new();
-    for attachment in attached {
-        for listener in attachment.listeners.iter().flatten() {
-            indexes.insert((attachment.gateway, *listener));
-        }
-    }
-    let context = |port, protocol, presented| RouteContext {
+    let listeners = attached.iter().flat_map(Attachment::listeners);
+    let indexes: BTreeSet<_> = listeners.collect();
+    let context = RouteContext {
         lookup,
         policies,
         route,
-        port,
-        protocol,
-        presented,
+        port: 80,
+        protocol: None,
+        presented: None,
+        frontend: None,
     };
     let mut collected = Collected::default();
     let mut at = Vec::new();
     for (gateway, listener) in indexes {
         let plan = &gateways[gateway];
         let own = &plan.listeners[listener];
-        let context = context(own.spec.port, own.protocol, plan.presented.as_ref());
+        let context = RouteContext {
+            port: own.spec.port,
+            protocol: own.protocol,
+            presented: plan.presented.as_ref(),
+            ..context
+        };
         collected = Collected::default();
         let (rules, connections) = rules(&context, &mut collected);
         at.push(AtListener {
@@ -171,9 +186,59 @@ fn make<'a>(
     }
     if at.is_empty() {
         // Its references get a verdict even if it is attached nowhere.
-        rules(&context(80, None, None), &mut collected);
+        rules(&context, &mut collected);
     }
-    ResolvedRoute { collected, at }
+    let (of_services, at_services) = at_services(context, (route, attached));
+    ResolvedRoute {
+        collected,
+        at,
+        of_services,
+        at_services,
+    }
+}
+
+/// What is said of a route at the Services that it names, and the route at each of their ports.
+type AtServices<'a> = (
+    BTreeMap<&'a Key, RouteReport>,
+    Vec<(&'a Key, u16, AttachedRoute<'a>)>,
+);
+
+fn at_services<'a>(
+    context: RouteContext<'_>,
+    (route, attached): (&'a Route<'a>, &'a [Attachment<'_>]),
+) -> AtServices<'a> {
+    let mut by_service = BTreeMap::<_, BTreeSet<u16>>::new();
+    for attachment in attached {
+        if let AttachedTo::Service(service, ports) = &attachment.to {
+            let all = by_service.entry(service).or_default();
+            all.extend(ports.iter().flatten());
+        }
+    }
+    let (mut reports, mut at) = (BTreeMap::new(), Vec::new());
+    for (service, ports) in by_service {
+        let context = RouteContext {
+            protocol: Some(Protocol::Http),
+            frontend: Some(service),
+            ..context
+        };
+        let mut collected = Collected::default();
+        if ports.is_empty() {
+            rules(&context, &mut collected);
+        }
+        for port in ports {
+            collected = Collected::default();
+            let context = RouteContext { port, ..context };
+            let (rules, connections) = rules(&context, &mut collected);
+            let attached = AttachedRoute {
+                route,
+                rules,
+                connections,
+            };
+            at.push((service, port, attached));
+        }
+        reports.insert(service, collected.report);
+    }
+    (reports, at)
 }
 
 /// The rules of a route, or where its connections go.
@@ -203,9 +268,9 @@ fn count(
             continue;
         }
         for attachment in attached {
-            let plan = &mut gateways[attachment.gateway];
-            for listener in attachment.listeners.iter().flatten() {
-                plan.listeners[*listener].attached.insert(route.id.clone());
+            for (gateway, listener) in attachment.listeners() {
+                let listener = &mut gateways[gateway].listeners[listener];
+                listener.attached.insert(route.id.clone());
             }
         }
     }
@@ -222,29 +287,18 @@ fn verdicts_of_routes(
     attached: &[Vec<Attachment<'_>>],
     (made, crowded): (&[ResolvedRoute<'_>], &BTreeSet<(usize, usize)>),
 ) -> BTreeMap<RouteId, RouteVerdict> {
-    const UNSUPPORTED: &str = "UnsupportedValue";
     let mut verdicts = BTreeMap::new();
     for ((route, attached), made) in routes.iter().zip(attached).zip(made) {
         if attached.is_empty() {
             continue;
         }
-        let report = &made.collected.report;
-        let unserved = (!report.unserved.is_empty())
-            .then(|| Problem::new(UNSUPPORTED, report.unserved.join("; ")));
         let parents = attached.iter().map(|attachment| {
-            let refused = attachment.listeners.as_ref().err();
-            let nothing = unserved.as_ref().filter(|_| !report.is_served);
-            let problem = refused.or(nothing);
-            let mut conditions = vec![
-                Condition::unless(ACCEPTED, ACCEPTED, problem),
-                Condition::unless(RESOLVED, RESOLVED, report.unresolved.as_ref()),
-            ];
-            if let Some(part) = unserved.as_ref().filter(|_| report.is_served) {
-                let partially = Condition::holds("PartiallyInvalid", part.reason);
-                conditions.push(partially.saying(&part.message));
-            }
-            let mut listeners = attachment.listeners.iter().flatten();
-            let is_crowded = listeners.any(|one| crowded.contains(&(attachment.gateway, *one)));
+            let report = match &attachment.to {
+                AttachedTo::Gateway(..) => &made.collected.report,
+                AttachedTo::Service(key, _) => &made.of_services[key],
+            };
+            let mut conditions = conditions(attachment, report);
+            let is_crowded = attachment.listeners().any(|one| crowded.contains(&one));
             if is_crowded && route.hosts.iter().any(|host| host.starts_with('*')) {
                 let problem = Problem::new("TooManyRules", TOO_MANY);
                 conditions.push(Condition::unless(
@@ -265,6 +319,23 @@ fn verdicts_of_routes(
         verdicts.insert(route.id.clone(), verdict);
     }
     verdicts
+}
+
+/// What is said of a route to one that it names.
+fn conditions(attachment: &Attachment<'_>, report: &RouteReport) -> Vec<Condition> {
+    let unserved = (!report.unserved.is_empty())
+        .then(|| Problem::new(UNSUPPORTED, report.unserved.join("; ")));
+    let nothing = unserved.as_ref().filter(|_| !report.is_served);
+    let problem = attachment.refused().or(nothing);
+    let mut conditions = vec![
+        Condition::unless(ACCEPTED, ACCEPTED, problem),
+        Condition::unless(RESOLVED, RESOLVED, report.unresolved.as_ref()),
+    ];
+    if let Some(part) = unserved.as_ref().filter(|_| report.is_served) {
+        let partially = Condition::holds("PartiallyInvalid", part.reason);
+        conditions.push(partially.saying(&part.message));
+    }
+    conditions
 }
 
 /// The listeners of a gateway without conflicts, with their routes if they are served.

@@ -7,7 +7,7 @@ use legate_routes::{covers, is_host};
 
 use crate::condition::Problem;
 use crate::kind::RouteKind;
-use crate::object::{Meta, Object};
+use crate::object::{Key, Meta, Object};
 use crate::outcome::RouteId;
 use crate::types::{GrpcRoute, HttpRoute, ParentReference, PlainRule};
 use crate::world::World;
@@ -112,11 +112,7 @@ fn route<'a, T>(
 impl Route<'_> {
     /// Its name where rules say which route they are of.
     pub(super) fn name(&self) -> ServiceName {
-        let tenancy = Tenancy {
-            namespace: self.meta.namespace.as_str().into(),
-            ..Tenancy::default()
-        };
-        ServiceName::new(&tenancy, &self.meta.name)
+        name(&self.id.key)
     }
 
     /// The hosts that it has in common with a listener.
@@ -130,6 +126,15 @@ impl Route<'_> {
         });
         common.collect()
     }
+}
+
+/// The name of an object where rules say what they are of.
+pub(super) fn name(key: &Key) -> ServiceName {
+    let tenancy = Tenancy {
+        namespace: key.namespace.as_str().into(),
+        ..Tenancy::default()
+    };
+    ServiceName::new(&tenancy, &key.name)
 }
 
 /// Orders hosts: a name is more specific than a wildcard, and a longer wildcard than a shorter one.

@@ -18,7 +18,7 @@ use crate::kind::Protocol;
 /// The answer to a request that belongs to another connection.
 const MISDIRECTED: u16 = 421;
 
-/// A route at a listener, with its rules.
+/// A route at a listener or at a port of a Service, with its rules.
 #[derive(Clone)]
 pub(super) struct AttachedRoute<'a> {
     pub(super) route: &'a Route<'a>,
@@ -127,7 +127,10 @@ fn covering(domain: &str, by_host: &BTreeMap<&str, Vec<usize>>) -> Vec<(usize, u
 /// The rules of these routes in the order in which they are tried: those of the route with the
 /// nearer host first. Requests that none of its rules matches are for the routes with the next one.
 /// Each is named by the indexes of its route and of itself.
-fn in_order(routes: &[(usize, usize)], attached: &[AttachedRoute<'_>]) -> Vec<(usize, usize)> {
+pub(super) fn in_order(
+    routes: &[(usize, usize)],
+    attached: &[AttachedRoute<'_>],
+) -> Vec<(usize, usize)> {
     let rules = routes.iter().flat_map(|(distance, route)| {
         let rules = attached[*route].rules.iter().enumerate();
         rules.map(|(index, rule)| (*distance, Reverse(rule.rank), (*route, index)))

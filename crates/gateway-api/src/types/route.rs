@@ -6,17 +6,17 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ParentReference {
-    /// The group; unset for that of the Gateway API.
+    /// The group; unset for that of the Gateway API, empty for a Service.
     pub group: Option<String>,
-    /// `Gateway` if unset, or `ListenerSet`.
+    /// `Gateway` if unset, `ListenerSet`, or `Service`.
     pub kind: Option<String>,
     /// The namespace; the route's if unset.
     pub namespace: Option<String>,
     /// The name.
     pub name: String,
-    /// One of its listeners; all if unset.
+    /// The name of one of its listeners or ports; all if unset.
     pub section_name: Option<String>,
-    /// Its listeners on this port; all if unset.
+    /// Its listeners on this port, or the port of a Service; all if unset.
     pub port: Option<u16>,
 }
 

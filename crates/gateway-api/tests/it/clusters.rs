@@ -53,7 +53,7 @@ fn labels(document: &Value) -> BTreeMap<String, String> {
 }
 
 /// A cluster with these objects. It has Services `a`, `b` and `c` in the namespaces `infra` and
-/// `other`, a certificate `cert` and an authority `ca` in both, and working proxies for each gateway.
+/// `other`, of which `c` needs a frontend, a certificate `cert` and an authority `ca` in both, and working proxies for each gateway.
 pub(crate) fn world(objects: &[Value]) -> World {
     let mut world = World {
         controller: "legate".to_owned(),
@@ -71,8 +71,11 @@ pub(crate) fn world(objects: &[Value]) -> World {
                 udp,
                 app_protocol: Some(protocol.to_owned()),
             };
+            let address = [10, 96, u8::from(namespace == "other"), name.as_bytes()[0]];
             let service = Service {
                 external_name: false,
+                addresses: vec![address.into()],
+                needs_frontend: name == "c",
                 ports: vec![
                     port(80, "http", false, "http"),
                     port(443, "https", false, "https"),
@@ -203,18 +206,29 @@ fn listeners() -> impl Strategy<Value = Value> {
 }
 
 fn parents() -> impl Strategy<Value = Value> {
+    let one = prop_oneof![4 => parent(), 1 => service_parent()];
+    prop::collection::vec(one, 1..4).prop_map(|all| json!(all))
+}
+
+fn service_parent() -> impl Strategy<Value = Value> {
+    let ports = select(vec![None, None, Some(80), Some(81), Some(53)]);
+    let names = select(vec!["a", "b", "c", "missing"]);
+    (names, select(&NAMESPACES[..]), ports).prop_map(|(name, namespace, port)| {
+        json!({"group": "", "kind": "Service", "name": name, "namespace": namespace, "port": port})
+    })
+}
+
+fn parent() -> impl Strategy<Value = Value> {
     let gateways = select(vec!["g1", "g1", "g1", "g2", "unknown", "s"]);
     let sections = select(vec![None, None, None, None, Some("l0"), Some("l1")]);
-    let one =
-        (gateways, select(&NAMESPACES[..]), sections).prop_map(|(name, namespace, section)| {
-            let kind = if name == "s" {
-                "ListenerSet"
-            } else {
-                "Gateway"
-            };
-            json!({"kind": kind, "name": name, "namespace": namespace, "sectionName": section})
-        });
-    prop::collection::vec(one, 1..4).prop_map(|all| json!(all))
+    (gateways, select(&NAMESPACES[..]), sections).prop_map(|(name, namespace, section)| {
+        let kind = if name == "s" {
+            "ListenerSet"
+        } else {
+            "Gateway"
+        };
+        json!({"kind": kind, "name": name, "namespace": namespace, "sectionName": section})
+    })
 }
 
 fn rule() -> impl Strategy<Value = Value> {

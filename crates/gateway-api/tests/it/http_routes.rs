@@ -76,7 +76,7 @@ fn each_reference_has_a_verdict_of_its_own() {
     let objects = [gateway, route];
     assert_eq!(
         said(&objects, "r"),
-        ["!Accepted:NoMatchingParent ResolvedRefs", GOOD, GOOD]
+        ["!Accepted:NoMatchingParent ResolvedRefs", GOOD, GOOD, GOOD]
     );
     assert_eq!(attached(&objects), [1]);
 }

@@ -7,6 +7,7 @@
 
 mod clusters;
 mod fields;
+mod frontends;
 mod gateways;
 mod http_routes;
 mod listener_sets;

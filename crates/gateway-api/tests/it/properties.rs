@@ -3,7 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use legate_gateway_api::{Key, Outcome, RouteKind, World, resolve};
-use legate_routes::{Action, Certificate, Content, Listener, Rule, Target, Tls, WeightedBackend};
+use legate_routes::{
+    Action, Certificate, Content, Frontend, Listener, Rule, Target, Tls, WeightedBackend,
+};
 use proptest::prelude::*;
 use proptest::sample::select;
 use serde_json::{Value, json};
@@ -83,24 +85,42 @@ fn check_names(listener: &Listener) {
 /// What leads to another namespace has a grant.
 fn check_grants(world: &World, outcome: &Outcome) {
     let kinds: BTreeMap<_, _> = outcome.routes.keys().map(|id| (&id.key, id.kind)).collect();
+    let check_rule = |rule: &Rule, parent: Option<&Frontend>| {
+        let route = &rule.origin.route;
+        let from = Key::new(&route.tenancy.namespace, &route.name);
+        let Action::Forward(all) = &rule.action else {
+            return;
+        };
+        for backend in all {
+            let Target::Backend(backend) = &backend.target else {
+                continue;
+            };
+            // Callers reach the Service of a frontend without a route, too.
+            let is_parent = |parent: &Frontend| {
+                (&parent.namespace, &parent.name) == (&backend.namespace, &backend.name)
+            };
+            let kind = kinds.get(&from).map_or("", |kind| kind.as_str());
+            let to = ("Service", &*backend.namespace);
+            let permitted =
+                parent.is_some_and(is_parent) || is_granted(world, (kind, &from.namespace), to);
+            assert!(permitted, "{rule:?}");
+        }
+    };
+    for served in &outcome.frontends {
+        let frontend = &served.frontend;
+        assert_eq!(
+            frontend.validate().map_err(|error| error.to_string()),
+            Ok(())
+        );
+        for listener in &served.listeners {
+            check_names(listener);
+            rules(listener).for_each(|rule| check_rule(rule, Some(frontend)));
+        }
+    }
     for (gateway, served) in &outcome.served {
         for listener in &served.listeners {
             check_names(listener);
-            for rule in rules(listener) {
-                let route = &rule.origin.route;
-                let from = Key::new(&route.tenancy.namespace, &route.name);
-                let Action::Forward(all) = &rule.action else {
-                    continue;
-                };
-                for backend in all {
-                    let Target::Backend(backend) = &backend.target else {
-                        continue;
-                    };
-                    let kind = kinds[&from].as_str();
-                    let to = ("Service", &*backend.namespace);
-                    assert!(is_granted(world, (kind, &from.namespace), to), "{rule:?}");
-                }
-            }
+            rules(listener).for_each(|rule| check_rule(rule, None));
             let chains = listener.chains.iter();
             let terminated = chains.filter_map(|chain| match &chain.tls {
                 Tls::Terminated(tls) => Some(tls),
@@ -122,13 +142,14 @@ fn check_grants(world: &World, outcome: &Outcome) {
     }
 }
 
-/// Each reference of a route to a gateway of this controller has one verdict.
+/// Each reference of a route to a gateway of this controller or to a Service has one verdict.
 fn check_parents(world: &World, outcome: &Outcome) {
     let count = |namespace: &str, parents: &[legate_gateway_api::types::ParentReference]| {
         let own = parents.iter().filter(|parent| {
             let namespace = parent.namespace.as_deref().unwrap_or(namespace);
             let key = Key::new(namespace, &parent.name);
             match parent.kind.as_deref() {
+                Some("Service") => true,
                 Some("ListenerSet") => outcome.listener_sets.contains_key(&key),
                 _ => outcome.gateways.contains_key(&key),
             }
@@ -177,7 +198,9 @@ fn check_completeness(world: &World, outcome: &Outcome) {
             .map(|rule| rule.matches.len().max(1));
         written.insert(route.meta.key(), conditions.sum::<usize>());
     }
-    for listener in outcome.served.values().flat_map(|one| &one.listeners) {
+    let of_gateways = outcome.served.values().flat_map(|one| &one.listeners);
+    let of_services = outcome.frontends.iter().flat_map(|one| &one.listeners);
+    for listener in of_gateways.chain(of_services) {
         for content in &listener.contents {
             let Content::Http(hosts) = content else {
                 continue;
@@ -270,12 +293,18 @@ fn delete(world: &mut World, at: usize) -> bool {
     false
 }
 
+/// What each gateway and each frontend has.
+fn listeners(outcome: &Outcome) -> BTreeMap<String, &[Listener]> {
+    let gateways = outcome.served.iter();
+    let gateways = gateways.map(|(key, served)| (key.to_string(), &served.listeners[..]));
+    let frontends = outcome.frontends.iter();
+    let frontends = frontends.map(|one| (format!("{:?}", one.frontend), &one.listeners[..]));
+    gateways.chain(frontends).collect()
+}
+
 /// The backends that get a request.
-fn reached(outcome: &Outcome, gateway: &Key, asked: Asked<'_>) -> BTreeSet<String> {
-    let Some(served) = outcome.served.get(gateway) else {
-        return BTreeSet::new();
-    };
-    let Met::Backends(all, _) = Met::new(served, asked) else {
+fn reached(listeners: Option<&&[Listener]>, asked: Asked<'_>) -> BTreeSet<String> {
+    let Met::Backends(all, _) = Met::new(listeners.copied().unwrap_or_default(), asked) else {
         return BTreeSet::new();
     };
     let usable = all
@@ -287,7 +316,8 @@ fn reached(outcome: &Outcome, gateway: &Key, asked: Asked<'_>) -> BTreeSet<Strin
 /// Without something that was referred to, requests are refused: they reach no other backend, and
 /// none in another way.
 fn check_deletion(before: &Outcome, after: &Outcome) {
-    for gateway in before.served.keys().chain(after.served.keys()) {
+    let (before, after) = (listeners(before), listeners(after));
+    for name in before.keys().chain(after.keys()) {
         for host in ["a.test", "b.test", "x.b.test", "else"] {
             for path in ["/", "/a", "/b"] {
                 for (port, server_name) in [(80, ""), (80, host), (443, ""), (443, host)] {
@@ -296,11 +326,11 @@ fn check_deletion(before: &Outcome, after: &Outcome) {
                         server_name,
                         ..get(host, path)
                     };
-                    let now = reached(after, gateway, asked);
-                    let then = reached(before, gateway, asked);
+                    let now = reached(after.get(name), asked);
+                    let then = reached(before.get(name), asked);
                     assert!(
                         now.is_subset(&then),
-                        "{gateway} {asked:?}: {now:?}, not {then:?}"
+                        "{name} {asked:?}: {now:?}, not {then:?}"
                     );
                 }
             }
@@ -338,7 +368,7 @@ proptest! {
         }
         let world = world(&documents);
         let outcome = resolve(&world);
-        for listener in outcome.served.values().flat_map(|one| &one.listeners) {
+        for listener in listeners(&outcome).into_values().flatten() {
             check_names(listener);
         }
     }

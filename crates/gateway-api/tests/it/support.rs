@@ -2,7 +2,8 @@
 
 use legate_gateway_api::{Condition, Key, Outcome, RouteKind, Served, resolve};
 use legate_routes::{
-    Action, Chain, Content, PathMatch, Target, TextMatch, Tls, VirtualHost, WeightedBackend, covers,
+    Action, Chain, Content, Listener, PathMatch, Target, TextMatch, Tls, VirtualHost,
+    WeightedBackend, covers,
 };
 use serde_json::{Value, json};
 
@@ -183,11 +184,10 @@ pub(crate) enum Met<'a> {
 }
 
 impl<'a> Met<'a> {
-    /// What `served` does with a request.
-    pub(crate) fn new(served: &'a Served, asked: Asked<'_>) -> Self {
+    /// What `listeners` do with a request.
+    pub(crate) fn new(listeners: &'a [Listener], asked: Asked<'_>) -> Self {
         let words = |text: &str| Self::Words(text.to_owned());
-        let mut listeners = served.listeners.iter();
-        let Some(listener) = listeners.find(|one| one.port == asked.port) else {
+        let Some(listener) = listeners.iter().find(|one| one.port == asked.port) else {
             return words("refused");
         };
         let Some(chain) = chain(&listener.chains, asked.server_name) else {
@@ -234,7 +234,7 @@ fn fits(rule: &legate_routes::Rule, asked: Asked<'_>) -> bool {
 
 /// What happens to a request, in few words.
 pub(crate) fn ask(outcome: &Outcome, asked: Asked<'_>) -> String {
-    match Met::new(served(outcome), asked) {
+    match Met::new(&served(outcome).listeners, asked) {
         Met::Words(words) => words,
         Met::Backends(all, true) => format!("ended {}", backends(all)),
         Met::Backends(all, false) => backends(all),

@@ -497,8 +497,14 @@ fn service_of(service: &core::Service) -> Service {
             app_protocol: port.app_protocol.clone(),
         })
     });
+    let external_name = spec.and_then(|spec| spec.type_.as_deref()) == Some("ExternalName");
+    let addresses = spec.and_then(|spec| spec.cluster_ips.as_ref()).into_iter();
+    // A headless Service has `None`.
+    let addresses = addresses.flatten().filter_map(|ip| ip.parse().ok());
     Service {
-        external_name: spec.and_then(|spec| spec.type_.as_deref()) == Some("ExternalName"),
+        external_name,
+        addresses: addresses.filter(|_| !external_name).collect(),
+        needs_frontend: false,
         ports: ports.collect(),
     }
 }
