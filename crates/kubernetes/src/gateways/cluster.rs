@@ -208,6 +208,17 @@ impl Cluster {
         }
     }
 
+    /// Says of each Service whether it needs a frontend: if pods behind it are in the mesh, and the
+    /// service of the mesh with its name is another one, or leads all its ports to one of them.
+    pub(super) fn mark_frontends(&mut self) {
+        let selecting = self.pods.selecting();
+        for (key, service) in &mut self.world.services {
+            let ports = service.ports.iter().filter(|port| !port.udp).count();
+            let is_other = selecting.get(key);
+            service.needs_frontend = is_other.is_some_and(|is_other| *is_other || ports > 1);
+        }
+    }
+
     /// The Gateways of all classes.
     pub(super) fn gateways(&self) -> BTreeMap<Key, GatewayMeta> {
         let gateways = self.world.gateways.iter().filter_map(|gateway| {

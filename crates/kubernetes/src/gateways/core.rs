@@ -19,7 +19,7 @@ use super::cluster::{Cluster, Item, Source};
 use super::fronts::{AllAcknowledged, fronts};
 use super::infrastructure::{GatewayMeta, Manifest, manifests};
 use super::kinds::Kind;
-use super::rows::{Request, Rows};
+use super::rows::{Request, Rows, frontend_name};
 use super::status::{Verdict, Writer};
 use crate::inject::Installation;
 use crate::sync::objects::Change;
@@ -52,7 +52,7 @@ pub(super) enum Subject {
     Status(Kind, Key),
     /// The objects that are made for a gateway.
     Infrastructure(Key),
-    /// The rows of a gateway with this name in the mesh.
+    /// The rows of a gateway with this name in the mesh, or of a frontend.
     Rows(String),
 }
 
@@ -139,6 +139,8 @@ pub(super) struct Core {
     /// mesh.
     gateways: BTreeMap<Key, GatewayMeta>,
     by_service: BTreeMap<String, Key>,
+    /// The places of frontends in the outcome, by the names of their rows.
+    frontends: BTreeMap<String, usize>,
     /// When the changes since the last resolution are resolved.
     resolve_at: Option<Instant>,
     /// When the first outcome does not wait for the servers any longer.
@@ -178,6 +180,7 @@ impl Core {
             outcome: Outcome::default(),
             gateways: BTreeMap::new(),
             by_service: BTreeMap::new(),
+            frontends: BTreeMap::new(),
             resolve_at: None,
             without_servers: now + SERVERS_WITHIN,
             pending: BTreeSet::new(),
@@ -350,7 +353,12 @@ impl Core {
             .collect();
         let (gateways, failures) = (&self.gateways, &self.failures);
         self.cluster.world.fronts = fronts(&self.cluster, gateways, acknowledged, failures);
+        self.cluster.mark_frontends();
         self.outcome = resolve(&self.cluster.world);
+        let frontends = self.outcome.frontends.iter().enumerate();
+        self.frontends = frontends
+            .map(|(at, one)| (frontend_name(&one.frontend), at))
+            .collect();
         let statuses = self.cluster.known.keys();
         let statuses = statuses.map(|(kind, key)| Subject::Status(*kind, key.clone()));
         let infrastructure = gateways.keys().cloned().map(Subject::Infrastructure);
@@ -358,6 +366,7 @@ impl Core {
         let stored = stored.filter(|(_, stored)| stored.owner == self.cluster_uid);
         let services = stored.map(|(service, _)| service);
         let services = services.chain(self.by_service.keys());
+        let services = services.chain(self.frontends.keys());
         let services = services.chain(self.written.keys()).cloned();
         let all = statuses.chain(infrastructure);
         let pending: BTreeSet<_> = all.chain(services.map(Subject::Rows)).collect();
@@ -467,6 +476,11 @@ impl Core {
 
     fn rows(&self, service: &str) -> Option<Call> {
         let written = self.written.get(service);
+        if let Some(frontend) = self.frontends.get(service) {
+            let served = &self.outcome.frontends[*frontend];
+            let rows = Rows::of_frontend(&self.cluster, &self.cluster_uid, served);
+            return write(service, rows, written);
+        }
         // Perhaps another operator has written it, which no longer leads.
         let acknowledged = self.acknowledged.as_ref();
         let stored = acknowledged.and_then(|all| all.get(service));
@@ -486,13 +500,18 @@ impl Core {
             return None;
         }
         let rows = Rows::of(&self.cluster, (&self.cluster_uid, gateway), served);
-        let requests = rows.requests(written);
-        (!requests.is_empty()).then(|| Call::Rows {
-            service: service.to_owned(),
-            requests,
-            rows,
-        })
+        write(service, rows, written)
     }
+}
+
+/// The call that writes rows, if the servers do not have them.
+fn write(service: &str, rows: Rows, written: Option<&Rows>) -> Option<Call> {
+    let requests = rows.requests(written);
+    (!requests.is_empty()).then(|| Call::Rows {
+        service: service.to_owned(),
+        requests,
+        rows,
+    })
 }
 
 #[cfg(test)]

@@ -88,6 +88,7 @@ async fn work(client: &Client, servers: &Servers, lead: &Lead, options: Options)
         cluster: cluster_uid(client).await,
         node_meta: BTreeMap::new(),
         tenants: installation.tenants(),
+        gateway_api: true,
     };
     let mut core = Core::new(CONTROLLER, settings, installation, Instant::now());
     let mut watches = Watches::start(client);

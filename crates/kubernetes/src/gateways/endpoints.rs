@@ -7,7 +7,7 @@ use k8s_openapi::api::discovery::v1::EndpointSlice;
 use legate_gateway_api::{Key, Service};
 use legate_routes::{Endpoint, MAX_ENDPOINTS, ServicePort, Transport};
 
-use super::pods::{Call, Pods, Sidecar};
+use super::pods::{Call, Pods};
 
 /// The parts of an EndpointSlice that gateways depend on.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -81,8 +81,7 @@ pub(super) fn endpoints(
     endpoints.into_iter().take(MAX_ENDPOINTS).collect()
 }
 
-/// An endpoint at a port of a pod, if it can be called. A sidecar leads to one port of its pod, and
-/// takes no datagrams.
+/// An endpoint at a port of a pod, if it can be called. Sidecars take no datagrams.
 fn endpoint(
     address: IpAddr,
     (port, transport): (u16, Transport),
@@ -95,14 +94,7 @@ fn endpoint(
             identity: None,
             application: None,
         }),
-        Call::Mesh(sidecar) if sidecar.application == port && transport == Transport::Tcp => {
-            Some(Endpoint {
-                address,
-                port: Sidecar::PORT,
-                identity: Some(sidecar.identity.clone()),
-                application: None,
-            })
-        }
+        Call::Mesh(sidecar) if transport == Transport::Tcp => sidecar.endpoint(address, port),
         Call::Mesh(_) | Call::Never => None,
     }
 }
@@ -114,8 +106,10 @@ mod tests {
     use legate_model::{ServiceName, Tenancy};
     use serde_json::{Value, json};
 
+    use super::super::pods::Sidecar;
     use super::*;
     use crate::sync::facts;
+    use crate::sync::registration::Settings;
 
     const PLAIN: &str = "10.0.0.1";
     const IN_MESH: &str = "10.0.0.2";
@@ -142,8 +136,11 @@ mod tests {
         annotations.insert(annotation("connect-inject-status"), json!("injected"));
         annotations.insert(annotation("connect-service"), json!("cart"));
         annotations.insert(annotation("connect-service-port"), json!("8080"));
+        let labels = json!({"app": "cart"});
         let pod = json!({
-            "metadata": {"namespace": "shop", "name": "meshed", "annotations": annotations},
+            "metadata": {
+                "namespace": "shop", "name": "meshed", "annotations": annotations, "labels": labels,
+            },
             "spec": {"containers": [], "nodeName": "n"},
             "status": {"podIP": IN_MESH, "hostIP": "192.0.2.1"},
         });
@@ -206,5 +203,46 @@ mod tests {
         assert!(matches!(unnamed, Call::Mesh(_)), "{unnamed:?}");
         pods.remove(&Key::new("shop", "meshed"));
         assert_eq!(of(&pods, 8080), [plain]);
+    }
+
+    #[test]
+    fn sidecars_lead_to_the_ports_that_services_have() {
+        let mut pods = Pods::new(Settings {
+            gateway_api: true,
+            ..Settings::default()
+        });
+        pods.put_any(Key::new("shop", "meshed"), true);
+        pods.put(meshed());
+        let applications = |pods: &Pods, port: u16| -> Vec<Option<u16>> {
+            let all = of(pods, port).into_iter().map(|one| one.application);
+            all.collect()
+        };
+        assert_eq!(applications(&pods, 8080), [None]);
+        assert_eq!(applications(&pods, 9090), []);
+        let service = |name: &str, labels: Value| {
+            let service = json!({
+                "metadata": {"namespace": "shop", "name": name, "labels": labels},
+                "spec": {"selector": {"app": "cart"}, "ports": [
+                    {"port": 80, "targetPort": 8080}, {"port": 90, "targetPort": 9090},
+                ]},
+            });
+            facts::Service::of(serde_json::from_value(service).unwrap())
+        };
+        let (other, key) = (service("all", json!({})), Key::new("shop", "all"));
+        pods.put_service(other);
+        assert_eq!(applications(&pods, 9090), [Some(9090)]);
+        assert_eq!(applications(&pods, 8080), [None]);
+        assert_eq!(pods.selecting(), [(key.clone(), true)].into());
+        pods.put_service(service("cart", json!({})));
+        let own = Key::new("shop", "cart");
+        assert_eq!(
+            pods.selecting(),
+            [(key.clone(), true), (own.clone(), false)].into()
+        );
+        // What is excluded from the mesh says nothing of it.
+        pods.remove_service(&own);
+        let ignored = json!({"consul.hashicorp.com/service-ignore": "true"});
+        pods.put_service(service("all", ignored));
+        assert_eq!(pods.selecting(), [].into());
     }
 }

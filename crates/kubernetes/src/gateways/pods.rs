@@ -5,10 +5,12 @@ use std::net::IpAddr;
 
 use legate_gateway_api::Key;
 use legate_model::{ServiceName, Tenancy};
+use legate_routes::Endpoint;
+use serde_json::Value;
 
 use crate::sync::facts::{Pod, Service};
 use crate::sync::registration::Settings;
-use crate::sync::wanted::{PROXY_PORT, Wanted, wanted};
+use crate::sync::wanted::{PORTS, PROXY_PORT, Wanted, wanted};
 use crate::tenancy::Tenants;
 
 /// The pods of the cluster.
@@ -42,13 +44,28 @@ pub(super) enum Call<'a> {
 pub(super) struct Sidecar {
     /// The service that it proves to be.
     pub(super) identity: ServiceName,
-    /// The port of the application that it leads to.
-    pub(super) application: u16,
+    /// The port of the application that it usually leads to.
+    application: u16,
+    /// The others that it leads to.
+    further: BTreeSet<u16>,
+    /// The names of the Services that select its pod, without those that are excluded from the mesh.
+    services: BTreeSet<String>,
 }
 
 impl Sidecar {
     /// Its own port.
     pub(super) const PORT: u16 = PROXY_PORT;
+
+    /// Its endpoint at this address, for a port of the application if it leads there.
+    pub(super) fn endpoint(&self, address: IpAddr, port: u16) -> Option<Endpoint> {
+        let is_usual = port == self.application;
+        (is_usual || self.further.contains(&port)).then(|| Endpoint {
+            address,
+            port: Self::PORT,
+            identity: Some(self.identity.clone()),
+            application: (!is_usual).then_some(port),
+        })
+    }
 }
 
 impl Pods {
@@ -117,6 +134,19 @@ impl Pods {
         }
     }
 
+    /// The Services that select pods of the mesh, and whether one of these pods is another service than
+    /// the Service's name says.
+    pub(super) fn selecting(&self) -> BTreeMap<Key, bool> {
+        let mut all = BTreeMap::new();
+        for (pod, sidecar) in &self.sidecars {
+            for service in &sidecar.services {
+                let is_other = *sidecar.identity.name != **service;
+                *all.entry(Key::new(&pod.namespace, service)).or_default() |= is_other;
+            }
+        }
+        all
+    }
+
     fn update_all(&mut self, namespace: &str) {
         let pods = self.in_mesh.keys().filter(|key| key.namespace == namespace);
         let pods: BTreeSet<_> = pods.cloned().collect();
@@ -134,14 +164,17 @@ impl Pods {
     fn sidecar(&self, key: &Key) -> Option<Sidecar> {
         let pod = self.in_mesh.get(key)?;
         let services = self.services.values();
-        let services = services.filter(|service| service.key.namespace == key.namespace);
-        let Wanted::Instances { registrations, .. } = wanted(pod, services, None, &self.settings)
-        else {
+        let services: Vec<_> = services.filter(|service| service.selects(pod)).collect();
+        let own = services.iter().copied();
+        let Wanted::Instances { registrations, .. } = wanted(pod, own, None, &self.settings) else {
             return None;
         };
-        let [application, _sidecar] = &registrations[..] else {
+        let [application, sidecar] = &registrations[..] else {
             return None;
         };
+        let further = sidecar.body["Service"]["Proxy"]["Config"][PORTS].as_array();
+        let further = further.into_iter().flatten().filter_map(Value::as_u64);
+        let services = services.into_iter().filter(|service| !service.ignored);
         let service = &application.body["Service"];
         let namespace = Some(application.id.namespace.as_str());
         let namespace = namespace.filter(|namespace| !namespace.is_empty());
@@ -149,6 +182,8 @@ impl Pods {
         Some(Sidecar {
             identity: ServiceName::new(&tenancy, service["Service"].as_str()?),
             application: u16::try_from(service["Port"].as_u64()?).ok()?,
+            further: further.filter_map(|port| port.try_into().ok()).collect(),
+            services: services.map(|service| service.key.name.clone()).collect(),
         })
     }
 }

@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::Arc;
 
-use legate_gateway_api::{Key, Served};
-use legate_routes::{Datagrams, Endpoint, Listener, ServicePort};
+use legate_gateway_api::{Key, Served, ServedFrontend};
+use legate_routes::{Datagrams, Endpoint, Frontend, Listener, ServicePort};
 use serde_json::{Value, json};
 
 use super::cluster::{Cluster, Pair};
@@ -19,7 +19,7 @@ const SECRET_PREFIX: &str = "kubernetes/";
 /// The size of a body that is divided if it can be, in bytes. The servers accept 1 MiB.
 const BODY: usize = 768 * 1024;
 
-/// What the servers have, or should have, of a gateway.
+/// What the servers have, or should have, of a gateway or of a frontend.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Rows {
     /// Whether this is all unknown: a write has failed.
@@ -28,11 +28,24 @@ pub(super) struct Rows {
     datagrams: Vec<Arc<Datagrams>>,
     generations: BTreeMap<String, i64>,
     owner: String,
+    /// Whose listeners they are, if not a gateway's.
+    frontend: Option<Frontend>,
     endpoints: BTreeMap<ServicePort, BTreeSet<Endpoint>>,
     pairs: BTreeMap<String, Arc<Pair>>,
 }
 
-/// A request for a gateway.
+/// The name of a frontend's rows. Gateways have no underscores in theirs, and Services no dots.
+pub(super) fn frontend_name(frontend: &Frontend) -> String {
+    let Frontend {
+        namespace, name, ..
+    } = frontend;
+    match &frontend.callers {
+        None => format!("_{name}.{namespace}"),
+        Some(callers) => format!("_{name}.{namespace}.{callers}"),
+    }
+}
+
+/// A request for a gateway or a frontend.
 #[derive(Clone, PartialEq)]
 pub(super) struct Request {
     /// The last part of the path; `None` for the gateway itself.
@@ -64,17 +77,27 @@ impl Rows {
         (owner, gateway): (&str, &GatewayMeta),
         served: Option<&Served>,
     ) -> Self {
-        let owner = owner.to_owned();
-        let generations = generations(cluster, gateway);
-        let Some(served) = served else {
-            return Self {
-                generations,
-                owner,
-                ..Self::default()
-            };
-        };
-        let listeners = served.listeners.iter();
-        let datagrams = served.datagrams.iter();
+        let served = served.map(|served| (&served.listeners[..], &served.datagrams[..]));
+        Self {
+            generations: generations(cluster, gateway),
+            ..Self::with(cluster, owner, served.unwrap_or_default())
+        }
+    }
+
+    /// How callers in the mesh reach a Service.
+    pub(super) fn of_frontend(cluster: &Cluster, owner: &str, served: &ServedFrontend) -> Self {
+        Self {
+            frontend: Some(served.frontend.clone()),
+            ..Self::with(cluster, owner, (&served.listeners, &[]))
+        }
+    }
+
+    fn with(
+        cluster: &Cluster,
+        owner: &str,
+        (listeners, datagrams): (&[Listener], &[Datagrams]),
+    ) -> Self {
+        let (listeners, datagrams) = (listeners.iter(), datagrams.iter());
         let ports = listeners.clone().flat_map(Listener::backends);
         let ports = ports.chain(datagrams.clone().flat_map(Datagrams::backends));
         let ports: BTreeSet<_> = ports.map(|backend| backend.service_port()).collect();
@@ -96,11 +119,10 @@ impl Rows {
         Self {
             listeners: listeners.cloned().map(Arc::new).collect(),
             datagrams: datagrams.cloned().map(Arc::new).collect(),
-            generations,
-            owner,
+            owner: owner.to_owned(),
             endpoints: endpoints.collect(),
             pairs: pairs.collect(),
-            unknown: false,
+            ..Self::default()
         }
     }
 
@@ -121,16 +143,20 @@ impl Rows {
             known.listeners == self.listeners
                 && known.datagrams == self.datagrams
                 && known.generations == self.generations
+                && known.frontend == self.frontend
         });
         let mut requests = Vec::new();
         let mut left = 0;
         if !is_same {
-            let body = json!({
+            let mut body = json!({
                 "Listeners": self.listeners,
                 "Datagrams": self.datagrams,
                 "Generations": self.generations,
                 "Owner": self.owner,
             });
+            if let Some(frontend) = &self.frontend {
+                body["Frontend"] = json!(frontend);
+            }
             left = BODY.saturating_sub(size(&body));
             requests.push(Request { part: None, body });
         }

@@ -117,6 +117,7 @@ fn write(context: &Context, metrics: &Metrics, servers: &Servers, lead: &Lead, s
         reporter: format!("{}-operator", context.options.names.full_name),
         node_meta: context.config.consul_node.meta.clone(),
         tenants: tenants.clone(),
+        gateway_api: context.config.api_gateway.enabled,
         auth_method: context.options.sidecars.sidecar_auth_method.clone(),
         component_auth_method: context.options.servers.login_auth_method.clone(),
         metrics: metrics.sync.clone(),

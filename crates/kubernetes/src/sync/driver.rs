@@ -38,6 +38,8 @@ pub struct Options {
     pub node_meta: std::collections::BTreeMap<String, String>,
     /// How pods map to namespaces of the mesh.
     pub tenants: Tenants,
+    /// Whether the cluster's Gateway API is served.
+    pub gateway_api: bool,
     /// The sidecars' auth method, whose tokens are removed with their pods.
     pub auth_method: Option<String>,
     /// The auth method of the chart's own pods, such as gateways. Their tokens are removed likewise.
@@ -70,6 +72,7 @@ async fn work(client: Client, servers: Servers, lead: &Lead, options: Options) {
         cluster: cluster_uid(&client).await,
         node_meta: options.node_meta,
         tenants: options.tenants,
+        gateway_api: options.gateway_api,
     };
     let reporter = Reporter::from(options.reporter);
     let metrics = options.metrics;

@@ -125,6 +125,8 @@ pub struct ServicePort {
     pub port: u16,
     /// The pods' port.
     pub target: Target,
+    /// Whether it is for TCP.
+    pub tcp: bool,
 }
 
 /// A port of a pod.
@@ -156,6 +158,7 @@ impl Service {
             Some(ServicePort {
                 port: number,
                 target,
+                tcp: port.protocol.as_deref().is_none_or(|name| name == "TCP"),
             })
         });
         let balancer = service.status.and_then(|status| status.load_balancer);

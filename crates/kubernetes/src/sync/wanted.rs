@@ -2,6 +2,7 @@
 //! its node. Ids, metadata and checks are those of consul-k8s, so that its tools and the UI
 //! recognise them.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use legate_model::{ConnectProxy, Expose, ProxyMode};
@@ -14,6 +15,11 @@ use crate::annotations::{self, Annotations, Port};
 
 /// The sidecar's port for mesh traffic.
 pub(crate) const PROXY_PORT: u16 = 20000;
+/// The field of a proxy's configuration with the ports of the application that the sidecar leads to,
+/// besides that which is registered.
+pub(crate) const PORTS: &str = "legate_ports";
+/// The most of these ports.
+const MAX_PORTS: usize = 64;
 
 /// The wanted state of one pod in the catalog.
 #[derive(Clone, Debug, PartialEq)]
@@ -70,7 +76,11 @@ pub fn wanted<'a>(
             namespace: namespace.flatten().unwrap_or_default(),
         };
     }
-    let (service, remark) = match service_of(pod, services) {
+    let selecting = services.into_iter().filter(|service| service.selects(pod));
+    let (ignored, mut found): (Vec<_>, Vec<_>) = selecting.partition(|service| service.ignored);
+    found.sort_by(|a, b| a.key.cmp(&b.key));
+    let selection = service_of(pod, (&found, !ignored.is_empty()), settings);
+    let (service, remark) = match selection {
         Selection::One(service, remark) => (Some(service), remark),
         Selection::None => (None, None),
         Selection::Ignored => return Wanted::Nothing,
@@ -84,7 +94,7 @@ pub fn wanted<'a>(
     };
     let made = match kind {
         Some(kind) => gateway::registration(&context, kind).map(|gateway| (vec![gateway], None)),
-        None => meshed(&context),
+        None => meshed(&context, &found),
     };
     match made {
         Ok((registrations, virtual_ip)) => Wanted::Instances {
@@ -108,10 +118,12 @@ enum Selection<'a> {
     Wrong(Reason),
 }
 
-fn service_of<'a>(pod: &Pod, services: impl IntoIterator<Item = &'a Service>) -> Selection<'a> {
-    let selecting = services.into_iter().filter(|service| service.selects(pod));
-    let (ignored, mut found): (Vec<_>, Vec<_>) = selecting.partition(|service| service.ignored);
-    found.sort_by(|a, b| a.key.cmp(&b.key));
+/// The Service among those that select the pod, sorted; and whether there are excluded ones, too.
+fn service_of<'a>(
+    pod: &Pod,
+    (found, some_ignored): (&[&'a Service], bool),
+    settings: &Settings,
+) -> Selection<'a> {
     if let Some(name) = pod.annotation("kubernetes-service") {
         return match found.iter().find(|service| service.key.name == name) {
             Some(service) => Selection::One(service, None),
@@ -124,15 +136,17 @@ fn service_of<'a>(pod: &Pod, services: impl IntoIterator<Item = &'a Service>) ->
             }),
         };
     }
-    let preferred = pod.annotation("connect-service");
+    let name = pod.annotation("connect-service");
     let preferred = found
         .iter()
-        .find(|service| Some(service.key.name.as_str()) == preferred);
-    match (preferred, found.as_slice()) {
+        .find(|service| Some(service.key.name.as_str()) == name);
+    match (preferred, found) {
         (Some(service), _) => Selection::One(service, None),
-        (None, []) if ignored.is_empty() => Selection::None,
-        (None, []) => Selection::Ignored,
+        (None, []) if some_ignored => Selection::Ignored,
+        (None, []) => Selection::None,
         (None, [service]) => Selection::One(service, None),
+        // The pod is none of them: each has a frontend.
+        (None, _) if settings.gateway_api && name.is_some() => Selection::None,
         (None, [first, ..]) => {
             let names: Vec<&str> = found.iter().map(|s| s.key.name.as_str()).collect();
             let remark = Reason {
@@ -150,7 +164,10 @@ fn service_of<'a>(pod: &Pod, services: impl IntoIterator<Item = &'a Service>) ->
 }
 
 /// The service and its sidecar proxy.
-fn meshed(context: &Context<'_>) -> Result<(Vec<Registration>, Option<VirtualIp>), String> {
+fn meshed(
+    context: &Context<'_>,
+    services: &[&Service],
+) -> Result<(Vec<Registration>, Option<VirtualIp>), String> {
     let pod = context.pod;
     let parsed = Annotations::parse(&pod.annotations).map_err(|error| error.to_string())?;
     let found = context.service.map(|service| service.key.name.clone());
@@ -169,6 +186,10 @@ fn meshed(context: &Context<'_>) -> Result<(Vec<Registration>, Option<VirtualIp>
         let service_port = context.service.and_then(|s| service_port(pod, s, port));
         json!({"virtual": {"Address": virtual_ip.address, "Port": service_port.unwrap_or(0)}})
     });
+    let further = match context.settings.gateway_api {
+        true => further_ports(pod, services, port),
+        false => BTreeSet::new(),
+    };
     let id = format!("{}-{name}", pod.key.name);
     let mut service = json!({
         "ID": id, "Service": name, "Address": pod.ip, "Port": port,
@@ -179,7 +200,7 @@ fn meshed(context: &Context<'_>) -> Result<(Vec<Registration>, Option<VirtualIp>
         "ID": format!("{id}-sidecar-proxy"), "Service": format!("{name}-sidecar-proxy"),
         "Address": pod.ip, "Port": PROXY_PORT,
         "Tags": tags, "Meta": meta,
-        "Proxy": proxy_block(pod, &parsed, &name, port)?,
+        "Proxy": proxy_block(pod, &parsed, (&name, port), further)?,
     });
     let namespace = context.namespace();
     for instance in [&mut service, &mut proxy] {
@@ -207,6 +228,21 @@ fn port_of(pod: &Pod, parsed: &Annotations) -> Result<u16, String> {
     }
 }
 
+/// The ports of a pod that Services lead to, without the registered one.
+fn further_ports(pod: &Pod, services: &[&Service], registered: u16) -> BTreeSet<u16> {
+    let ports = services.iter().flat_map(|service| &service.ports);
+    let targets = ports
+        .filter(|port| port.tcp)
+        .filter_map(|port| match &port.target {
+            Target::Number(number) => Some(*number),
+            Target::Name(name) => pod.ports.get(name).copied(),
+        });
+    let targets: BTreeSet<_> = targets
+        .filter(|port| ![0, registered, PROXY_PORT].contains(port))
+        .collect();
+    targets.into_iter().take(MAX_PORTS).collect()
+}
+
 /// The tags, with the pod's name filled in.
 fn tags(pod: &Pod, parsed: &Annotations) -> Vec<String> {
     let tags = parsed.tags.iter();
@@ -214,7 +250,12 @@ fn tags(pod: &Pod, parsed: &Annotations) -> Vec<String> {
         .collect()
 }
 
-fn proxy_block(pod: &Pod, parsed: &Annotations, name: &str, port: u16) -> Result<Value, String> {
+fn proxy_block(
+    pod: &Pod,
+    parsed: &Annotations,
+    (name, port): (&str, u16),
+    further: BTreeSet<u16>,
+) -> Result<Value, String> {
     let upstreams = parsed.upstreams.iter().map(|upstream| {
         let registered = upstream.registered(|name| pod.ports.get(name).copied());
         registered.map(Arc::new).ok_or_else(|| {
@@ -229,6 +270,9 @@ fn proxy_block(pod: &Pod, parsed: &Annotations, name: &str, port: u16) -> Result
     if let Some(port) = scrape_port(parsed) {
         let address = format!("0.0.0.0:{port}");
         config.insert("envoy_prometheus_bind_addr".to_owned(), address.into());
+    }
+    if !further.is_empty() {
+        config.insert(PORTS.to_owned(), further.into_iter().collect());
     }
     let block = ConnectProxy {
         destination_service_name: name.to_owned(),

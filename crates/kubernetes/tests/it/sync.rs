@@ -15,6 +15,7 @@ fn settings() -> Settings {
         cluster: "7f0e1b1e-0000-4000-8000-000000000001".to_owned(),
         node_meta: [("team".to_owned(), "a".to_owned())].into(),
         tenants: Tenants::default(),
+        gateway_api: false,
     }
 }
 
@@ -282,6 +283,87 @@ fn selection_of_the_kubernetes_service() {
     assert_eq!(of(meshed(&[]), &[elsewhere]), some("web"));
     let selects_none = service(json!({"metadata": {"name": "x"}, "spec": {"selector": null}}));
     assert_eq!(of(meshed(&[]), &[selects_none]), some("web"));
+}
+
+fn with_gateway_api() -> Settings {
+    Settings {
+        gateway_api: true,
+        ..settings()
+    }
+}
+
+#[test]
+fn sidecars_lead_to_the_ports_of_all_services_with_the_gateway_api() {
+    let ports = |settings: &Settings, pod: Value, services: &[Value]| {
+        let Wanted::Instances { registrations, .. } = made_with(settings, pod, services).1 else {
+            panic!("it is registered");
+        };
+        registrations[1].body["Service"]["Proxy"]["Config"]["legate_ports"].clone()
+    };
+    let with = |name: &str, ports: Value| {
+        service(json!({"metadata": {"name": name}, "spec": {"ports": ports}}))
+    };
+    let services = [
+        with(
+            "web",
+            json!([{"port": 80, "targetPort": "http"}, {"port": 9090}]),
+        ),
+        with(
+            "all",
+            json!([
+                {"port": 1, "targetPort": 7070, "protocol": "TCP"},
+                {"port": 2, "targetPort": "missing"},
+                {"port": 3, "targetPort": 20000},
+                {"port": 53, "protocol": "UDP"},
+                {"port": 9090},
+            ]),
+        ),
+        service(json!({
+            "metadata": {"name": "x", "labels": {"consul.hashicorp.com/service-ignore": "true"}},
+            "spec": {"ports": [{"port": 1234}]},
+        })),
+        service(json!({"metadata": {"name": "y"}, "spec": {
+            "selector": {"app": "other"}, "ports": [{"port": 1234}],
+        }})),
+    ];
+    let on = with_gateway_api();
+    assert_eq!(ports(&on, meshed(&[]), &services), json!([7070, 9090]));
+    assert_eq!(ports(&settings(), meshed(&[]), &services), Value::Null);
+    let one = [with("web", json!([{"port": 80, "targetPort": "http"}]))];
+    assert_eq!(ports(&on, meshed(&[]), &one), Value::Null);
+    assert_eq!(
+        ports(&on, meshed(&[("connect-service-port", "")]), &one),
+        json!([8080]),
+        "no port is registered"
+    );
+    let many: Vec<_> = (1..100).map(|port| json!({"port": port})).collect();
+    let many = ports(&on, meshed(&[]), &[with("web", json!(many))]);
+    assert_eq!(many.as_array().map(Vec::len), Some(64));
+}
+
+#[test]
+fn a_pod_that_is_none_of_its_services_has_no_virtual_ip_with_the_gateway_api() {
+    let named = |name: &str| service(json!({"metadata": {"name": name}}));
+    let of = |settings: &Settings, names: &[&str]| {
+        let pod = meshed(&[("transparent-proxy-status", "enabled")]);
+        let services: Vec<_> = names.iter().map(|name| named(name)).collect();
+        let Wanted::Instances {
+            registrations,
+            virtual_ip,
+            remark,
+        } = made_with(settings, pod, &services).1
+        else {
+            panic!("it is registered");
+        };
+        let name = registrations[0].body["Service"]["Service"].clone();
+        assert_eq!(name, "web");
+        (virtual_ip.is_some(), remark.is_some())
+    };
+    let on = with_gateway_api();
+    assert_eq!(of(&on, &["a", "b"]), (false, false));
+    assert_eq!(of(&on, &["a", "web"]), (true, false));
+    assert_eq!(of(&on, &["a"]), (true, false));
+    assert_eq!(of(&settings(), &["a", "b"]), (true, true));
 }
 
 fn gateway(kind: &str, annotations: &[(&str, &str)]) -> Value {

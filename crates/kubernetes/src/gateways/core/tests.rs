@@ -57,6 +57,7 @@ fn installation() -> Arc<Installation> {
 fn settings() -> Settings {
     Settings {
         cluster: OWNER.to_owned(),
+        gateway_api: true,
         ..Settings::default()
     }
 }
@@ -417,4 +418,150 @@ fn nothing_is_due_while_a_list_is_missing() {
     cluster.now += Duration::from_secs(3600);
     assert!(cluster.calls().is_empty());
     assert!(cluster.core.wake(cluster.now) > cluster.now);
+}
+
+/// A Service of two ports, `cart`, and a pod of the mesh behind it.
+fn cart(cluster: &mut Cluster) {
+    let service = json!({
+        "metadata": {"name": "cart", "namespace": "shop"},
+        "spec": {
+            "clusterIP": "10.96.0.7", "clusterIPs": ["10.96.0.7"], "selector": {"app": "cart"},
+            "ports": [
+                {"name": "http", "port": 80, "targetPort": 8080, "appProtocol": "http"},
+                {"name": "admin", "port": 90, "targetPort": 9090},
+            ],
+        },
+    });
+    let service = Item::Service(serde_json::from_value(service).unwrap());
+    let change = Change::Applied(service);
+    cluster.core.object(Source::Services, change, cluster.now);
+    let slice = json!({
+        "metadata": {
+            "name": "cart-1", "namespace": "shop", "labels": {"kubernetes.io/service-name": "cart"},
+        },
+        "addressType": "IPv4",
+        "endpoints": [{
+            "addresses": ["10.244.0.5"], "conditions": {"ready": true},
+            "targetRef": {"kind": "Pod", "name": "cart-0", "namespace": "shop"},
+        }],
+        "ports": [
+            {"name": "http", "port": 8080, "protocol": "TCP"},
+            {"name": "admin", "port": 9090, "protocol": "TCP"},
+        ],
+    });
+    let slice = Item::EndpointSlice(serde_json::from_value(slice).unwrap());
+    let change = Change::Applied(slice);
+    cluster
+        .core
+        .object(Source::EndpointSlices, change, cluster.now);
+}
+
+fn cart_pod(cluster: &mut Cluster, apply: fn(Item) -> Change<Item>) {
+    let pod = json!({
+        "metadata": {
+            "name": "cart-0", "namespace": "shop",
+            "labels": {"app": "cart", "consul.hashicorp.com/connect-inject-managed-by": "legate"},
+            "annotations": {
+                "consul.hashicorp.com/connect-inject-status": "injected",
+                "consul.hashicorp.com/connect-service": "cart",
+                "consul.hashicorp.com/connect-service-port": "8080",
+            },
+        },
+        "spec": {"nodeName": "n1", "containers": []},
+        "status": {"podIP": "10.244.0.5", "hostIP": "192.0.2.1"},
+    });
+    let metadata = Item::Pod(serde_json::from_value(pod.clone()).unwrap());
+    cluster
+        .core
+        .object(Source::Pods, apply(metadata), cluster.now);
+    let pod = Item::MeshPod(serde_json::from_value(pod).unwrap());
+    cluster
+        .core
+        .object(Source::MeshPods, apply(pod), cluster.now);
+}
+
+/// The only calls: for rows, by name.
+fn bodies(calls: &[Call]) -> Vec<(&str, &Value)> {
+    let bodies = calls.iter().map(|call| match call {
+        Call::Rows {
+            service, requests, ..
+        } => (&**service, &requests[0].body),
+        other => panic!("{other:?}"),
+    });
+    bodies.collect()
+}
+
+#[test]
+fn a_service_whose_pods_are_in_the_mesh_has_a_frontend_while_it_needs_one() {
+    let mut cluster = Cluster::new();
+    cart(&mut cluster);
+    assert!(cluster.settle().is_empty(), "nothing of it is in the mesh");
+    cart_pod(&mut cluster, Change::Applied);
+    let calls = cluster.calls();
+    let [(name, body)] = &bodies(&calls)[..] else {
+        panic!("{calls:?}");
+    };
+    assert_eq!(*name, "_cart.shop");
+    assert_eq!(
+        body["Frontend"],
+        json!({"Namespace": "shop", "Name": "cart", "Addresses": ["10.96.0.7"]})
+    );
+    assert_eq!(body["Owner"], OWNER);
+    assert_eq!(body["Generations"], json!({}));
+    assert_eq!(body["Listeners"].as_array().map(Vec::len), Some(2));
+    let endpoint = |port: u16, application: Option<u16>| {
+        let mut endpoint =
+            json!({"Address": "10.244.0.5", "Port": 20000, "Identity": {"Name": "cart"}});
+        if let Some(application) = application {
+            endpoint["Application"] = json!(application);
+        }
+        let of = json!({"Namespace": "shop", "Name": "cart", "Port": port, "Transport": "Tcp"});
+        json!({"Of": of, "Endpoints": [endpoint]})
+    };
+    assert_eq!(
+        body["Endpoints"],
+        json!([endpoint(80, None), endpoint(90, Some(9090))])
+    );
+    cluster.accept(calls);
+    assert!(cluster.settle().is_empty());
+
+    cart_pod(&mut cluster, Change::Gone);
+    let stored = json!({"_cart.shop": {"Owner": OWNER}});
+    let stored = serde_json::from_value(stored).unwrap();
+    cluster.core.acknowledged(stored, cluster.now);
+    let subjects = cluster.settle_removing("_cart.shop");
+    assert_eq!(subjects, [Subject::Rows("_cart.shop".to_owned())]);
+}
+
+#[test]
+fn routes_of_another_namespace_have_a_frontend_of_their_own() {
+    let mut cluster = Cluster::new();
+    cart(&mut cluster);
+    let spec = json!({
+        "parentRefs": [{"group": "", "kind": "Service", "name": "cart", "namespace": "shop"}],
+    });
+    let kind = Kind::Route(RouteKind::Http);
+    let mut route = cluster.object(kind, "r", spec, Value::Null);
+    route.metadata.namespace = Some("web".to_owned());
+    let item = Item::Resource(kind, Box::new(route));
+    let source = Source::Resources(kind);
+    cluster
+        .core
+        .object(source, Change::Applied(item), cluster.now);
+    let mut calls = cluster.calls();
+    let status = calls.remove(0);
+    let Call::Status { change, .. } = &status else {
+        panic!("{status:?}");
+    };
+    let parent = &change["parents"][0];
+    assert_eq!(
+        parent["parentRef"],
+        json!({"group": "", "kind": "Service", "name": "cart", "namespace": "shop"})
+    );
+    assert_eq!(parent["conditions"][0]["reason"], "Accepted");
+    let [(name, body)] = &bodies(&calls)[..] else {
+        panic!("{calls:?}");
+    };
+    assert_eq!(*name, "_cart.shop.web");
+    assert_eq!(body["Frontend"]["Callers"], "web");
 }
