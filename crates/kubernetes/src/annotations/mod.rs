@@ -20,6 +20,7 @@ pub use self::reference::reference;
 pub use self::upstreams::Upstream;
 pub use self::values::Port;
 use self::values::Reason;
+pub(crate) use self::values::service as service_name;
 
 /// Annotation and label of pods that have a sidecar; the value is [`INJECTED`].
 pub const STATUS: &str = "consul.hashicorp.com/connect-inject-status";

@@ -58,7 +58,7 @@ pub(super) fn text(text: &str) -> Result<String, Reason> {
 }
 
 /// Parses the name of a service in the mesh, which becomes part of ids and DNS names.
-pub(super) fn service(text: &str) -> Result<String, Reason> {
+pub(crate) fn service(text: &str) -> Result<String, Reason> {
     let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"-_".contains(&byte);
     if text.contains(',') {
         return Err("names several services; only one service per pod is supported".to_owned());

@@ -4,11 +4,12 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::{Container, Pod, PodSpec, Service};
+use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use kube::ResourceExt;
 
 use super::installation::Installation;
 use super::request::Refusal;
-use crate::annotations::{Annotations, KUBERNETES_SERVICE, PREFIX, Port, SERVICE};
+use crate::annotations::{self, Annotations, KUBERNETES_SERVICE, PREFIX, Port, SERVICE};
 
 /// Label of Services that are ignored.
 const IGNORED: &str = "consul.hashicorp.com/service-ignore";
@@ -22,6 +23,9 @@ pub(super) struct Instance {
     pub(super) port: Option<u16>,
 }
 
+/// With the Gateway API enabled, a pod may belong to several Services, and its port is that of one of
+/// them if it declares none.
+///
 /// # Errors
 /// If the name or the port is ambiguous, or ACLs would not let the pod register as that service.
 pub(super) fn resolve(
@@ -32,7 +36,13 @@ pub(super) fn resolve(
     services: &[Arc<Service>],
 ) -> Result<Instance, Refusal> {
     let spec = pod.spec.as_ref();
-    let name = name(namespace, pod, annotations, services)?;
+    let services = services.iter().map(|service| &**service);
+    let mut selecting: Vec<_> = services
+        .filter(|service| selects(service, namespace, pod.labels()))
+        .collect();
+    selecting.sort_by_key(|service| service.name_any());
+    let gateway_api = installation.config.api_gateway.enabled;
+    let name = name((namespace, pod), annotations, (&selecting, gateway_api))?;
     if installation.sidecars.sidecar_auth_method.is_some() {
         let account = spec.and_then(|spec| spec.service_account_name.as_deref());
         let account = account.filter(|name| !name.is_empty()).unwrap_or("default");
@@ -45,26 +55,25 @@ pub(super) fn resolve(
     }
     let port = match annotations.port() {
         Some(port) => Some(number(spec, "connect-service-port", port)?),
-        None => spec.and_then(first_port),
+        None => {
+            let of_services = || port_of_services(spec?, &selecting, &name);
+            let declared = spec.and_then(first_port);
+            declared.or_else(|| gateway_api.then(of_services).flatten())
+        }
     };
     Ok(Instance { name, port })
 }
 
 fn name(
-    namespace: &str,
-    pod: &Pod,
+    (namespace, pod): (&str, &Pod),
     annotations: &Annotations,
-    services: &[Arc<Service>],
+    (selecting, gateway_api): (&[&Service], bool),
 ) -> Result<String, Refusal> {
     if let Some(name) = &annotations.service {
         return Ok(name.clone());
     }
-    let mut names: Vec<String> = services
-        .iter()
-        .filter(|service| selects(service, namespace, pod.labels()))
-        .map(|service| service.name_any())
-        .collect();
-    names.sort_unstable();
+    let names = selecting.iter().map(|service| service.name_any());
+    let names: Vec<String> = names.collect();
     if let Some(wanted) = &annotations.kubernetes_service {
         if !names.contains(wanted) {
             return Err(Refusal::new(format!(
@@ -80,6 +89,15 @@ fn name(
             "no Service in {namespace} selects the pod: create one, or name the pod's service with \
              {SERVICE}"
         ))),
+        _ if gateway_api => {
+            let name = workload(pod);
+            annotations::service_name(&name).map_err(|reason| {
+                Refusal::new(format!(
+                    "several Services in {namespace} select the pod, and the name of its service account \
+                     or owner, {name:?}, {reason}; name the pod's service with {SERVICE}"
+                ))
+            })
+        }
         several => {
             let shown: Vec<&str> = several.iter().take(5).map(String::as_str).collect();
             Err(Refusal::new(format!(
@@ -89,6 +107,42 @@ fn name(
                 shown.join(", ")
             )))
         }
+    }
+}
+
+/// The name of a pod that several Services select: that of its service account or of its owner.
+fn workload(pod: &Pod) -> String {
+    let spec = pod.spec.as_ref();
+    let account = spec.and_then(|spec| spec.service_account_name.clone());
+    if let Some(account) = account.filter(|name| !name.is_empty() && name != "default") {
+        return account;
+    }
+    let owners = pod.owner_references();
+    let owner = owners.iter().find(|one| one.controller == Some(true));
+    let Some(owner) = owner.or_else(|| owners.first()) else {
+        let generated = pod.metadata.generate_name.as_deref().unwrap_or_default();
+        let named = pod.metadata.name.as_deref().filter(|name| !name.is_empty());
+        return named.unwrap_or(generated.trim_end_matches('-')).to_owned();
+    };
+    // The ReplicaSet of a Deployment has the hash of its template in its name.
+    let hash = pod.labels().get("pod-template-hash");
+    let hash = hash.filter(|_| owner.kind == "ReplicaSet");
+    let deployment = hash.and_then(|hash| owner.name.strip_suffix(hash)?.strip_suffix('-'));
+    deployment.unwrap_or(&owner.name).to_owned()
+}
+
+/// The port of the pod to which the Service with its name leads, or else the first of those that select
+/// it.
+fn port_of_services(spec: &PodSpec, selecting: &[&Service], name: &str) -> Option<u16> {
+    let mut services = selecting.iter();
+    let own = services.find(|service| service.name_any() == name);
+    let service = own.or_else(|| selecting.first())?;
+    let mut ports = service.spec.as_ref()?.ports.iter().flatten();
+    let port = ports.find(|port| port.protocol.as_deref().is_none_or(|name| name == "TCP"))?;
+    match &port.target_port {
+        Some(IntOrString::String(name)) => port_named(spec, name),
+        Some(IntOrString::Int(number)) if *number != 0 => u16::try_from(*number).ok(),
+        Some(IntOrString::Int(_)) | None => u16::try_from(port.port).ok(),
     }
 }
 

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use legate_kubernetes::annotations::KEYS;
+use legate_kubernetes::inject::Refusal;
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
@@ -124,6 +125,81 @@ fn an_ambiguous_service_is_refused() {
         wrong.to_string().contains("does not select the pod"),
         "{wrong}"
     );
+}
+
+#[test]
+fn with_the_gateway_api_several_services_may_select_a_pod() {
+    let mut installation = plain();
+    installation.config = config(r#"{"apiGateway": {"enabled": true}}"#);
+    let annotations = |pod: &Value, services: &[std::sync::Arc<_>]| {
+        let admitted = admit_with(&installation, pod, services, &BTreeMap::new());
+        let mut result = pod.clone();
+        json_patch::patch(&mut result, &admitted?.patch.unwrap()).unwrap();
+        let annotations = &result["metadata"]["annotations"];
+        let of = |name: &str| annotations[format!("consul.hashicorp.com/{name}")].clone();
+        Ok::<_, Refusal>((of("connect-service"), of("connect-service-port")))
+    };
+    let services = ["a", "b"].map(|name| service(name, "shop", json!({ "app": "web" })));
+    let named = |change: Value| annotations(&changed(pod(&[]), change), &services);
+    let name = |change: Value| named(change).unwrap().0;
+    assert_eq!(name(json!({})), "web", "of the account");
+    let owned = |kind: &str, owner: &str| {
+        json!({
+            "metadata": {
+                "labels": { "app": "web", "pod-template-hash": "5d4f" },
+                "ownerReferences": [{ "apiVersion": "apps/v1", "kind": kind, "name": owner,
+                                      "uid": "u", "controller": true }],
+            },
+            "spec": { "serviceAccountName": "default" },
+        })
+    };
+    assert_eq!(name(owned("ReplicaSet", "front-5d4f")), "front");
+    assert_eq!(name(owned("ReplicaSet", "alone")), "alone");
+    assert_eq!(name(owned("StatefulSet", "db-5d4f")), "db-5d4f");
+    let bare = json!({ "spec": { "serviceAccountName": null } });
+    assert_eq!(name(bare.clone()), "web-5d4f", "what its name begins with");
+    let mut with_name = bare;
+    with_name["metadata"] = json!({ "name": "job" });
+    assert_eq!(name(with_name), "job");
+    let odd = named(owned("StatefulSet", "db.v1"))
+        .unwrap_err()
+        .to_string();
+    assert!(odd.contains("\"db.v1\", is not a service name"), "{odd}");
+
+    let with = |name: &str, ports: Value| {
+        let service = json!({
+            "metadata": { "name": name, "namespace": "shop" },
+            "spec": { "selector": { "app": "web" }, "ports": ports },
+        });
+        std::sync::Arc::new(serde_json::from_value(service).unwrap())
+    };
+    let port = |container: Value, ports: [Value; 2]| {
+        let [first, own] = ports;
+        let services = [with("a", first), with("web", own)];
+        let pod = changed(pod(&[]), json!({ "spec": { "containers": container } }));
+        annotations(&pod, &services).unwrap().1
+    };
+    let containers = || {
+        json!([
+            { "name": "app" }, { "name": "b", "ports": [{ "name": "admin", "containerPort": 7000 }] },
+        ])
+    };
+    let udp = || json!({ "port": 1, "protocol": "UDP" });
+    let [first, own] = [
+        json!([{ "port": 1 }]),
+        json!([udp(), { "port": 2, "targetPort": 8000 }]),
+    ];
+    assert_eq!(port(containers(), [first.clone(), own]), "8000");
+    let own = json!([{ "port": 2, "targetPort": "admin" }]);
+    assert_eq!(port(containers(), [first.clone(), own.clone()]), "7000");
+    let declared = json!([{ "name": "app", "ports": [{ "containerPort": 9 }] }]);
+    assert_eq!(port(declared, [first, own]), "9");
+    let pod = changed(pod(&[]), json!({ "spec": { "containers": containers() } }));
+    let other = annotations(
+        &pod,
+        &[with("a", json!([{ "port": 3 }])), with("b", json!([]))],
+    );
+    assert_eq!(other.unwrap().1, "3");
 }
 
 #[test]
