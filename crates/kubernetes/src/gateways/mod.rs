@@ -14,6 +14,7 @@
 mod class_config;
 mod cluster;
 mod core;
+mod disabled;
 mod driver;
 mod endpoints;
 mod fronts;
@@ -24,6 +25,7 @@ mod rows;
 mod status;
 mod watches;
 
+pub use self::disabled::remove_frontends;
 pub use self::driver::{Options, run};
 
 /// The name of the controller, which GatewayClasses have to name.

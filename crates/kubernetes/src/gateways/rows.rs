@@ -29,7 +29,7 @@ pub(super) struct Rows {
     generations: BTreeMap<String, i64>,
     owner: String,
     /// Whose listeners they are, if not a gateway's.
-    frontend: Option<Frontend>,
+    frontend: Option<Box<Frontend>>,
     endpoints: BTreeMap<ServicePort, BTreeSet<Endpoint>>,
     pairs: BTreeMap<String, Arc<Pair>>,
 }
@@ -43,6 +43,11 @@ pub(super) fn frontend_name(frontend: &Frontend) -> String {
         None => format!("_{name}.{namespace}"),
         Some(callers) => format!("_{name}.{namespace}.{callers}"),
     }
+}
+
+/// Whether rows of this name are those of a frontend.
+pub(super) fn is_frontend(name: &str) -> bool {
+    name.starts_with('_')
 }
 
 /// A request for a gateway or a frontend.
@@ -87,7 +92,7 @@ impl Rows {
     /// How callers in the mesh reach a Service.
     pub(super) fn of_frontend(cluster: &Cluster, owner: &str, served: &ServedFrontend) -> Self {
         Self {
-            frontend: Some(served.frontend.clone()),
+            frontend: Some(Box::new(served.frontend.clone())),
             ..Self::with(cluster, owner, (&served.listeners, &[]))
         }
     }

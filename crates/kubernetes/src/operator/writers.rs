@@ -153,7 +153,7 @@ fn write(context: &Context, metrics: &Metrics, servers: &Servers, lead: &Lead, s
     }
 }
 
-/// Serves the Gateway API, if the chart says so.
+/// Serves the Gateway API if the chart says so, or else removes what callers would still use of it.
 fn serve_gateways(
     context: &Context,
     servers: &Servers,
@@ -161,14 +161,16 @@ fn serve_gateways(
     lead: &Lead,
     spawner: &Spawner,
 ) {
+    let client = context.client.clone();
     if !context.config.api_gateway.enabled {
+        let removal = gateways::remove_frontends(client, servers.clone(), lead.clone());
+        spawner.spawn("frontends", removal);
         return;
     }
     let options = gateways::Options {
         installation: installation.clone(),
         clock: context.clock.clone(),
     };
-    let client = context.client.clone();
     let gateways = gateways::run(client, servers.clone(), lead.clone(), options);
     spawner.spawn("gateways", gateways);
 }
