@@ -54,6 +54,8 @@ pub struct World {
     pub parameters: BTreeSet<ParametersReference>,
     /// What was made for gateways.
     pub fronts: BTreeMap<Key, Front>,
+    /// Why frontends of these Services could not be written the last time.
+    pub unwritten: BTreeMap<Key, String>,
 }
 
 /// A Service.

@@ -38,7 +38,7 @@ use self::lookup::Lookup;
 use self::policy::Policies;
 use self::route::{Route, RouteReport, Spec};
 use self::tables::{AttachedRoute, ListenerRoutes};
-use crate::condition::{ACCEPTED, Condition, Problem, RESOLVED, UNSUPPORTED};
+use crate::condition::{ACCEPTED, Condition, PROGRAMMED, Problem, RESOLVED, UNSUPPORTED};
 use crate::kind::Protocol;
 use crate::object::Key;
 use crate::outcome::{Outcome, ParentVerdict, RouteId, RouteVerdict};
@@ -89,7 +89,7 @@ pub fn resolve(world: &World) -> Outcome {
         at_ports.add((service, *port), attached.clone());
     }
     outcome.frontends = frontend::frontends(world, &at_ports);
-    outcome.routes = verdicts_of_routes(&routes, &attached, (&made, &crowded));
+    outcome.routes = verdicts_of_routes((&routes, &attached), &made, (&crowded, world));
     outcome.policies = policies.verdicts(&users);
     outcome
 }
@@ -283,9 +283,9 @@ const TOO_MANY: &str = "the listener has too many rules: requests for a host are
                         routes with the most specific host; name fewer hosts, or use more listeners";
 
 fn verdicts_of_routes(
-    routes: &[Route<'_>],
-    attached: &[Vec<Attachment<'_>>],
-    (made, crowded): (&[ResolvedRoute<'_>], &BTreeSet<(usize, usize)>),
+    (routes, attached): (&[Route<'_>], &[Vec<Attachment<'_>>]),
+    made: &[ResolvedRoute<'_>],
+    (crowded, world): (&BTreeSet<(usize, usize)>, &World),
 ) -> BTreeMap<RouteId, RouteVerdict> {
     let mut verdicts = BTreeMap::new();
     for ((route, attached), made) in routes.iter().zip(attached).zip(made) {
@@ -293,11 +293,15 @@ fn verdicts_of_routes(
             continue;
         }
         let parents = attached.iter().map(|attachment| {
-            let report = match &attachment.to {
-                AttachedTo::Gateway(..) => &made.collected.report,
-                AttachedTo::Service(key, _) => &made.of_services[key],
+            let (report, unwritten) = match &attachment.to {
+                AttachedTo::Gateway(..) => (&made.collected.report, None),
+                AttachedTo::Service(key, _) => (&made.of_services[key], world.unwritten.get(key)),
             };
             let mut conditions = conditions(attachment, report);
+            if let Some(reason) = unwritten.filter(|_| attachment.refused().is_none()) {
+                let problem = Problem::new("Pending", reason);
+                conditions.push(Condition::unless(PROGRAMMED, PROGRAMMED, Some(&problem)));
+            }
             let is_crowded = attachment.listeners().any(|one| crowded.contains(&one));
             if is_crowded && route.hosts.iter().any(|host| host.starts_with('*')) {
                 let problem = Problem::new("TooManyRules", TOO_MANY);

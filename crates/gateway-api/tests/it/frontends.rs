@@ -363,6 +363,26 @@ fn routes_for_grpc_have_their_ports_alone() {
 }
 
 #[test]
+fn routes_say_why_a_frontend_is_not_written() {
+    let mut world = world(&[
+        route("HTTPRoute", "r", json!({"name": "a"}), json!([])),
+        route("HTTPRoute", "s", json!({"name": "a", "port": 9}), json!([])),
+        route("HTTPRoute", "t", json!({"name": "b"}), json!([])),
+    ]);
+    let reason = "the servers do not answer";
+    world
+        .unwritten
+        .insert(Key::new("infra", "a"), reason.to_owned());
+    let outcome = resolve(&world);
+    assert_eq!(said(&outcome, "r"), format!("{GOOD} !Programmed:Pending"));
+    assert_eq!(
+        said(&outcome, "s"),
+        "!Accepted:NoMatchingParent ResolvedRefs"
+    );
+    assert_eq!(said(&outcome, "t"), GOOD);
+}
+
+#[test]
 fn redirects_name_the_port_of_the_service() {
     let rules = json!([{"filters": [
         {"type": "RequestRedirect", "requestRedirect": {"path": {

@@ -354,6 +354,15 @@ impl Core {
         let (gateways, failures) = (&self.gateways, &self.failures);
         self.cluster.world.fronts = fronts(&self.cluster, gateways, acknowledged, failures);
         self.cluster.mark_frontends();
+        let failures = failures.iter().filter_map(|(subject, reason)| {
+            let Subject::Rows(name) = subject else {
+                return None;
+            };
+            let frontend = &self.outcome.frontends[*self.frontends.get(name)?].frontend;
+            let key = Key::new(&frontend.namespace, &frontend.name);
+            Some((key, reason.clone()))
+        });
+        self.cluster.world.unwritten = failures.collect();
         self.outcome = resolve(&self.cluster.world);
         let frontends = self.outcome.frontends.iter().enumerate();
         self.frontends = frontends

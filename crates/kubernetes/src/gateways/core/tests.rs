@@ -564,4 +564,17 @@ fn routes_of_another_namespace_have_a_frontend_of_their_own() {
     };
     assert_eq!(*name, "_cart.shop.web");
     assert_eq!(body["Frontend"]["Callers"], "web");
+
+    let subject = Subject::Rows("_cart.shop.web".to_owned());
+    let failed = Ended::Failed("no room".to_owned());
+    cluster.core.ended(subject, failed, cluster.now, 0.5);
+    cluster.core.busy.clear();
+    let calls = cluster.calls();
+    let status = calls.iter().find_map(|call| match call {
+        Call::Status { change, .. } => Some(&change["parents"][0]["conditions"][2]),
+        _ => None,
+    });
+    let condition = status.expect("a status");
+    assert_eq!(condition["type"], "Programmed");
+    assert_eq!(condition["message"], "no room");
 }
