@@ -420,21 +420,13 @@ fn nothing_is_due_while_a_list_is_missing() {
     assert!(cluster.core.wake(cluster.now) > cluster.now);
 }
 
-/// A Service of two ports, `cart`, and a pod of the mesh behind it.
+/// The Service `cart` with one endpoint.
 fn cart(cluster: &mut Cluster) {
-    let service = json!({
-        "metadata": {"name": "cart", "namespace": "shop"},
-        "spec": {
-            "clusterIP": "10.96.0.7", "clusterIPs": ["10.96.0.7"], "selector": {"app": "cart"},
-            "ports": [
-                {"name": "http", "port": 80, "targetPort": 8080, "appProtocol": "http"},
-                {"name": "admin", "port": 90, "targetPort": 9090},
-            ],
-        },
-    });
-    let service = Item::Service(serde_json::from_value(service).unwrap());
-    let change = Change::Applied(service);
-    cluster.core.object(Source::Services, change, cluster.now);
+    let ports = json!([
+        {"name": "http", "port": 80, "targetPort": 8080, "appProtocol": "http"},
+        {"name": "admin", "port": 90, "targetPort": 9090},
+    ]);
+    cart_service(cluster, "cart", ports);
     let slice = json!({
         "metadata": {
             "name": "cart-1", "namespace": "shop", "labels": {"kubernetes.io/service-name": "cart"},
@@ -454,6 +446,19 @@ fn cart(cluster: &mut Cluster) {
     cluster
         .core
         .object(Source::EndpointSlices, change, cluster.now);
+}
+
+fn cart_service(cluster: &mut Cluster, name: &str, ports: Value) {
+    let service = json!({
+        "metadata": {"name": name, "namespace": "shop"},
+        "spec": {
+            "clusterIP": "10.96.0.7", "clusterIPs": ["10.96.0.7"], "selector": {"app": "cart"},
+            "ports": ports,
+        },
+    });
+    let service = Item::Service(serde_json::from_value(service).unwrap());
+    let change = Change::Applied(service);
+    cluster.core.object(Source::Services, change, cluster.now);
 }
 
 fn cart_pod(cluster: &mut Cluster, apply: fn(Item) -> Change<Item>) {
@@ -531,6 +536,18 @@ fn a_service_whose_pods_are_in_the_mesh_has_a_frontend_while_it_needs_one() {
     cluster.core.acknowledged(stored, cluster.now);
     let subjects = cluster.settle_removing("_cart.shop");
     assert_eq!(subjects, [Subject::Rows("_cart.shop".to_owned())]);
+}
+
+#[test]
+fn a_service_that_the_mesh_has_by_its_name_needs_no_frontend() {
+    let mut cluster = Cluster::new();
+    let port = || json!([{"port": 80, "targetPort": 8080}, {"port": 53, "protocol": "UDP"}]);
+    cart_service(&mut cluster, "cart", port());
+    cart_pod(&mut cluster, Change::Applied);
+    assert!(cluster.settle().is_empty());
+    cart_service(&mut cluster, "all", port());
+    let subjects = cluster.settle();
+    assert_eq!(subjects, [Subject::Rows("_all.shop".to_owned())]);
 }
 
 #[test]
