@@ -202,6 +202,75 @@ async fn errors_name_the_field() {
     assert_eq!(server.store().state().index(), before);
 }
 
+/// What sidecars serve for a Service.
+fn frontend() -> Value {
+    let plain = json!([{"Tls": "None", "Content": 0}]);
+    let mut listener = listener(80);
+    listener["Chains"] = plain;
+    json!({
+        "Owner": "cluster",
+        "Frontend": {
+            "Namespace": "shop", "Name": "web", "Addresses": ["10.96.0.5"], "Callers": "other",
+        },
+        "Listeners": [listener],
+        "Endpoints": endpoints("10.0.0.1"),
+    })
+}
+
+#[tokio::test]
+async fn a_frontend_is_what_sidecars_can_serve() {
+    const FRONTEND: &str = "/v1/internal/legate/gateway/_web.shop.other";
+    let (server, client) = start(|_| {}).await;
+    let before = server.store().state().index();
+    let with = |pointer: &str, value: Value| {
+        let mut changed = frontend();
+        *changed.pointer_mut(pointer).unwrap() = value;
+        changed
+    };
+    let mut datagrams_too = frontend();
+    datagrams_too["Datagrams"] = json!([datagrams(53)]);
+    for (body, expected) in [
+        (with("/Owner", json!("")), "Owner: "),
+        (
+            with("/Frontend/Namespace", json!("Shop")),
+            "Frontend.Namespace: ",
+        ),
+        (with("/Frontend/Name", json!("")), "Frontend.Name: "),
+        (
+            with("/Frontend/Addresses", json!([])),
+            "Frontend.Addresses: ",
+        ),
+        (
+            with("/Frontend/Addresses/0", json!("0.0.0.0")),
+            "Frontend.Addresses[0].Address: ",
+        ),
+        (with("/Frontend/Callers", json!("*")), "Frontend.Callers: "),
+        (with("/Listeners/0", listener(80)), "Listeners[0].Chains: "),
+        (datagrams_too, "Datagrams: "),
+        (
+            with(
+                "/Endpoints/0/Endpoints/0",
+                json!({"Address": "10.0.0.1", "Port": 1, "Application": 2}),
+            ),
+            "Endpoints[0].Endpoints[0].Application: ",
+        ),
+    ] {
+        let text = refused(&client, FRONTEND, &body).await;
+        assert!(text.contains(expected), "{expected}: {text}");
+    }
+    assert_eq!(server.store().state().index(), before);
+    client.write(FRONTEND, &frontend()).await;
+    let shown = client.get(FRONTEND).await.json();
+    assert_eq!(shown["Frontend"], frontend()["Frontend"]);
+    let written = server.store().state().index();
+    client.write(FRONTEND, &frontend()).await;
+    assert_eq!(server.store().state().index(), written, "it is equal");
+    let moved = with("/Frontend/Addresses/0", json!("10.96.0.6"));
+    client.write(FRONTEND, &moved).await;
+    let shown = client.get(FRONTEND).await.json();
+    assert_eq!(shown["Frontend"], moved["Frontend"]);
+}
+
 #[tokio::test]
 async fn a_token_needs_rights_to_the_mesh() {
     let (_server, client) = start(deny_by_default).await;

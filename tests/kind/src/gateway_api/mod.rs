@@ -68,6 +68,7 @@ pub(crate) fn run(cluster: &Cluster, options: &Options) -> anyhow::Result<()> {
     installed.map_err(|error| error.context(mesh::namespace(cluster).describe()))?;
     println!("the chart is installed");
     create_class(cluster)?;
+    reach_pods(cluster)?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;
@@ -97,6 +98,17 @@ fn create_class(cluster: &Cluster) -> anyhow::Result<()> {
     });
     let apply = ["apply", "--filename", "-"];
     cluster.kubectl_with(&class.to_string(), &apply).map(|_| ())
+}
+
+/// Lets applications call pods of the mesh by their addresses, which is off by default as in Consul.
+fn reach_pods(cluster: &Cluster) -> anyhow::Result<()> {
+    let defaults = json!({
+        "apiVersion": "consul.hashicorp.com/v1alpha1",
+        "kind": "ProxyDefaults",
+        "metadata": {"name": "global"},
+        "spec": {"transparentProxy": {"dialedDirectly": true}},
+    });
+    mesh::namespace(cluster).apply(&defaults.to_string())
 }
 
 /// Runs the suite and prints the verdict of each test when it ends.
