@@ -11,6 +11,8 @@ use super::installation::Installation;
 use super::request::Refusal;
 use crate::annotations::{self, Annotations, KUBERNETES_SERVICE, PREFIX, Port, SERVICE};
 
+/// The service account of pods that name none.
+const DEFAULT_ACCOUNT: &str = "default";
 /// Label of Services that are ignored.
 const IGNORED: &str = "consul.hashicorp.com/service-ignore";
 
@@ -23,8 +25,8 @@ pub(super) struct Instance {
     pub(super) port: Option<u16>,
 }
 
-/// With the Gateway API enabled, a pod may belong to several Services, and its port is that of one of
-/// them if it declares none.
+/// With the Gateway API enabled, a pod may belong to several Services or none, and its port is that of one
+/// of them if it declares none.
 ///
 /// # Errors
 /// If the name or the port is ambiguous, or ACLs would not let the pod register as that service.
@@ -42,16 +44,23 @@ pub(super) fn resolve(
         .collect();
     selecting.sort_by_key(|service| service.name_any());
     let gateway_api = installation.config.api_gateway.enabled;
-    let name = name((namespace, pod), annotations, (&selecting, gateway_api))?;
-    if installation.sidecars.sidecar_auth_method.is_some() {
-        let account = spec.and_then(|spec| spec.service_account_name.as_deref());
-        let account = account.filter(|name| !name.is_empty()).unwrap_or("default");
-        if account != name {
-            return Err(Refusal::new(format!(
-                "the pod's service account is {account:?} and its service is {name:?}: with ACLs \
-                 both must have the same name; set spec.serviceAccountName, or {SERVICE}"
-            )));
-        }
+    let with_acls = installation.sidecars.sidecar_auth_method.is_some();
+    let account = spec.and_then(|spec| spec.service_account_name.as_deref());
+    let account = account
+        .filter(|name| !name.is_empty())
+        .unwrap_or(DEFAULT_ACCOUNT);
+    let own = || match with_acls {
+        // They let it register as nothing else.
+        true => account.to_owned(),
+        false => workload(pod, account),
+    };
+    let own = gateway_api.then_some(&own as &dyn Fn() -> String);
+    let name = name(namespace, annotations, &selecting, own)?;
+    if with_acls && account != name {
+        return Err(Refusal::new(format!(
+            "the pod's service account is {account:?} and its service is {name:?}: with ACLs \
+             both must have the same name; set spec.serviceAccountName, or {SERVICE}"
+        )));
     }
     let port = match annotations.port() {
         Some(port) => Some(number(spec, "connect-service-port", port)?),
@@ -64,10 +73,12 @@ pub(super) fn resolve(
     Ok(Instance { name, port })
 }
 
+/// `own` is the name of a pod that belongs to several Services or none, if it may.
 fn name(
-    (namespace, pod): (&str, &Pod),
+    namespace: &str,
     annotations: &Annotations,
-    (selecting, gateway_api): (&[&Service], bool),
+    selecting: &[&Service],
+    own: Option<&dyn Fn() -> String>,
 ) -> Result<String, Refusal> {
     if let Some(name) = &annotations.service {
         return Ok(name.clone());
@@ -83,22 +94,23 @@ fn name(
         }
         return Ok(wanted.clone());
     }
-    match names.as_slice() {
-        [name] => Ok(name.clone()),
-        [] => Err(Refusal::new(format!(
-            "no Service in {namespace} selects the pod: create one, or name the pod's service with \
-             {SERVICE}"
-        ))),
-        _ if gateway_api => {
-            let name = workload(pod);
+    match (names.as_slice(), own) {
+        ([name], _) => Ok(name.clone()),
+        (_, Some(own)) => {
+            let name = own();
             annotations::service_name(&name).map_err(|reason| {
                 Refusal::new(format!(
-                    "several Services in {namespace} select the pod, and the name of its service account \
-                     or owner, {name:?}, {reason}; name the pod's service with {SERVICE}"
+                    "{} Services in {namespace} select the pod, and the name of its service account or \
+                     owner, {name:?}, {reason}; name the pod's service with {SERVICE}",
+                    names.len()
                 ))
             })
         }
-        several => {
+        ([], None) => Err(Refusal::new(format!(
+            "no Service in {namespace} selects the pod: create one, or name the pod's service with \
+             {SERVICE}"
+        ))),
+        (several, None) => {
             let shown: Vec<&str> = several.iter().take(5).map(String::as_str).collect();
             Err(Refusal::new(format!(
                 "{} Services in {namespace} select the pod ({}): select one with \
@@ -110,12 +122,10 @@ fn name(
     }
 }
 
-/// The name of a pod that several Services select: that of its service account or of its owner.
-fn workload(pod: &Pod) -> String {
-    let spec = pod.spec.as_ref();
-    let account = spec.and_then(|spec| spec.service_account_name.clone());
-    if let Some(account) = account.filter(|name| !name.is_empty() && name != "default") {
-        return account;
+/// The name of a pod without a Service that names it: that of its service account or of its owner.
+fn workload(pod: &Pod, account: &str) -> String {
+    if account != DEFAULT_ACCOUNT {
+        return account.to_owned();
     }
     let owners = pod.owner_references();
     let owner = owners.iter().find(|one| one.controller == Some(true));
