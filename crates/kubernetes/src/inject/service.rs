@@ -44,19 +44,14 @@ pub(super) fn resolve(
         .collect();
     selecting.sort_by_key(|service| service.name_any());
     let gateway_api = installation.config.api_gateway.enabled;
-    let with_acls = installation.sidecars.sidecar_auth_method.is_some();
     let account = spec.and_then(|spec| spec.service_account_name.as_deref());
     let account = account
         .filter(|name| !name.is_empty())
         .unwrap_or(DEFAULT_ACCOUNT);
-    let own = || match with_acls {
-        // They let it register as nothing else.
-        true => account.to_owned(),
-        false => workload(pod, account),
-    };
+    let own = || workload(pod, account);
     let own = gateway_api.then_some(&own as &dyn Fn() -> String);
     let name = name(namespace, annotations, &selecting, own)?;
-    if with_acls && account != name {
+    if installation.sidecars.sidecar_auth_method.is_some() && account != name {
         return Err(Refusal::new(format!(
             "the pod's service account is {account:?} and its service is {name:?}: with ACLs \
              both must have the same name; set spec.serviceAccountName, or {SERVICE}"

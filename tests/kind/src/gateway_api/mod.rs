@@ -48,6 +48,9 @@ pub(crate) struct Options {
     /// The addresses of the load balancer
     #[arg(long, value_name = "NETWORK")]
     load_balancers: Network,
+    /// Without ACLs: pods of the suite's mesh have the default service account, which cannot log in
+    #[arg(long)]
+    without_acls: bool,
     /// The file for the output of the suite
     #[arg(long, value_name = "FILE")]
     log: PathBuf,
@@ -64,7 +67,9 @@ pub(crate) fn run(cluster: &Cluster, options: &Options) -> anyhow::Result<()> {
     let all = ["--for=condition=Established", "crd", "--all"];
     cluster.kubectl(&[&["wait", "--timeout=60s"][..], &all].concat())?;
     println!("the resources of {definitions} are defined");
-    let installed = mesh::OWN.upgrade(&VALUES);
+    let acls = format!("global.acls.manageSystemACLs={}", !options.without_acls);
+    let values = [&VALUES[..], &[&acls]].concat();
+    let installed = mesh::OWN.upgrade(&values);
     installed.map_err(|error| error.context(mesh::namespace(cluster).describe()))?;
     println!("the chart is installed");
     create_class(cluster)?;

@@ -31,11 +31,13 @@ const MESH: [&str; 2] = ["MESH-HTTP", "MESH-GRPC"];
 /// The profiles of which the core tests run if nothing is named.
 const DEFAULT: [&str; 2] = [GATEWAY[0], GATEWAY[1]];
 /// What the mesh claims. No object of the standard channel could claim it; a GatewayClass claims the features of
-/// gateways.
+/// gateways. The last five are those of HTTPRoutes that tests in no profile of the mesh need.
 const MESH_FEATURES: &str = "Mesh,MeshClusterIPMatching,MeshConsumerRoute,MeshHTTPRouteRewritePath,\
                              MeshHTTPRouteSchemeRedirect,MeshHTTPRouteRedirectPort,MeshHTTPRouteRedirectPath,\
                              MeshHTTPRouteBackendRequestHeaderModification,MeshHTTPRouteQueryParamMatching,\
-                             MeshHTTPRouteNamedRouteRule";
+                             MeshHTTPRouteNamedRouteRule,HTTPRouteResponseHeaderModification,\
+                             HTTPRouteParentRefPort,HTTPRoute303RedirectStatusCode,\
+                             HTTPRoute307RedirectStatusCode,HTTPRoute308RedirectStatusCode";
 /// The page of this project in reports. It is not published anywhere.
 const PAGE: &str = "https://legate.test";
 
@@ -78,6 +80,8 @@ struct Run {
     /// The flags that select tests.
     flags: Vec<String>,
     reported: bool,
+    /// Whether its tests are for the mesh.
+    in_mesh: bool,
 }
 
 fn profiles() -> PossibleValuesParser {
@@ -92,6 +96,7 @@ impl Options {
                 name: "test",
                 flags: vec![format!("-run-test={test}")],
                 reported: false,
+                in_mesh: test.starts_with("Mesh"),
             }];
         }
         let nothing_named = !self.all && self.profiles.is_empty();
@@ -123,6 +128,7 @@ impl Options {
                 name,
                 flags: [profiles].into_iter().chain(features).collect(),
                 reported: true,
+                in_mesh: name == "mesh",
             }
         })
         .collect()
@@ -176,6 +182,7 @@ pub(super) fn run(
             .arg("--definitions")
             .arg(suite.definitions(&options.channel))
             .args(["--load-balancers", LOAD_BALANCERS])
+            .args(run.in_mesh.then_some("--without-acls"))
             .arg("--log")
             .arg(folder.join(format!("{name}.log")))
             .arg("--")

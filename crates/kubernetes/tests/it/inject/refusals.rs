@@ -128,28 +128,6 @@ fn an_ambiguous_service_is_refused() {
 }
 
 #[test]
-fn with_acls_a_pod_of_several_services_has_the_name_of_its_account() {
-    let mut installation = plain();
-    installation.config = config(r#"{"apiGateway": {"enabled": true}}"#);
-    installation.sidecars.sidecar_auth_method = Some("legate-k8s-auth-method".to_owned());
-    let services = ["a", "b"].map(|name| service(name, "shop", json!({ "app": "web" })));
-    let default = json!({
-        "metadata": { "ownerReferences": [{
-            "apiVersion": "apps/v1", "kind": "StatefulSet", "name": "db", "uid": "u",
-        }] },
-        "spec": { "serviceAccountName": "default" },
-    });
-    let mut pod = changed(pod(&[]), default);
-    let admitted = admit_with(&installation, &pod, &services, &BTreeMap::new());
-    json_patch::patch(&mut pod, &admitted.unwrap().patch.unwrap()).unwrap();
-    let annotations = &pod["metadata"]["annotations"];
-    assert_eq!(
-        annotations["consul.hashicorp.com/connect-service"],
-        "default"
-    );
-}
-
-#[test]
 fn with_the_gateway_api_several_services_may_select_a_pod() {
     let mut installation = plain();
     installation.config = config(r#"{"apiGateway": {"enabled": true}}"#);
