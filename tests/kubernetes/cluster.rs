@@ -107,6 +107,7 @@ impl Cluster {
         };
         let servers = Servers::new(options, scope.spawner()).unwrap();
         let sync = sync::Options {
+            gateway_api: false,
             reporter: "legate-operator".to_owned(),
             node_meta: [("team".to_owned(), "a".to_owned())].into(),
             tenants: self.tenants.clone(),

@@ -139,7 +139,7 @@ pub(super) struct Core {
     /// mesh.
     gateways: BTreeMap<Key, GatewayMeta>,
     by_service: BTreeMap<String, Key>,
-    /// The places of frontends in the outcome, by the names of their rows.
+    /// The indexes of frontends in the outcome, by the names of their rows.
     frontends: BTreeMap<String, usize>,
     /// When the changes since the last resolution are resolved.
     resolve_at: Option<Instant>,

@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::{Container, Pod, PodSpec, Service};
-use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use kube::ResourceExt;
 
 use super::installation::Installation;
@@ -25,8 +24,7 @@ pub(super) struct Instance {
     pub(super) port: Option<u16>,
 }
 
-/// With the Gateway API enabled, a pod may belong to several Services or none, and its port is that of one
-/// of them if it declares none.
+/// With the Gateway API enabled, a pod may belong to several Services or none.
 ///
 /// # Errors
 /// If the name or the port is ambiguous, or ACLs would not let the pod register as that service.
@@ -59,11 +57,7 @@ pub(super) fn resolve(
     }
     let port = match annotations.port() {
         Some(port) => Some(number(spec, "connect-service-port", port)?),
-        None => {
-            let of_services = || port_of_services(spec?, &selecting, &name);
-            let declared = spec.and_then(first_port);
-            declared.or_else(|| gateway_api.then(of_services).flatten())
-        }
+        None => spec.and_then(first_port),
     };
     Ok(Instance { name, port })
 }
@@ -134,21 +128,6 @@ fn workload(pod: &Pod, account: &str) -> String {
     let hash = hash.filter(|_| owner.kind == "ReplicaSet");
     let deployment = hash.and_then(|hash| owner.name.strip_suffix(hash)?.strip_suffix('-'));
     deployment.unwrap_or(&owner.name).to_owned()
-}
-
-/// The port of the pod to which the Service with its name leads, or else the first of those that select
-/// it.
-fn port_of_services(spec: &PodSpec, selecting: &[&Service], name: &str) -> Option<u16> {
-    let mut services = selecting.iter();
-    let own = services.find(|service| service.name_any() == name);
-    let service = own.or_else(|| selecting.first())?;
-    let mut ports = service.spec.as_ref()?.ports.iter().flatten();
-    let port = ports.find(|port| port.protocol.as_deref().is_none_or(|name| name == "TCP"))?;
-    match &port.target_port {
-        Some(IntOrString::String(name)) => port_named(spec, name),
-        Some(IntOrString::Int(number)) if *number != 0 => u16::try_from(*number).ok(),
-        Some(IntOrString::Int(_)) | None => u16::try_from(port.port).ok(),
-    }
 }
 
 fn selects(service: &Service, namespace: &str, labels: &BTreeMap<String, String>) -> bool {

@@ -176,7 +176,11 @@ fn meshed(
          connect-service"
             .to_owned()
     })?;
-    let port = port_of(pod, &parsed)?;
+    let port = match port_of(pod, &parsed)? {
+        // It may have been admitted before its Services existed, so nobody else can say it.
+        0 if context.settings.gateway_api => port_of_services(pod, services, &name).unwrap_or(0),
+        port => port,
+    };
     let (tags, meta) = (tags(pod, &parsed), context.meta(&name, &parsed));
     let virtual_ip = match parsed.written.transparent_proxy {
         true => context.virtual_ip(&name),
@@ -228,15 +232,28 @@ fn port_of(pod: &Pod, parsed: &Annotations) -> Result<u16, String> {
     }
 }
 
+/// The port of a pod that declares none: that to which the Service with the name of its service leads first,
+/// or else the first of the Services that select it.
+fn port_of_services(pod: &Pod, services: &[&Service], name: &str) -> Option<u16> {
+    let own = services.iter().find(|service| service.key.name == name);
+    let service = own.or_else(|| services.first())?;
+    let port = service.ports.iter().find(|port| port.tcp)?;
+    target(pod, &port.target)
+}
+
+/// The number of a Service's target port.
+fn target(pod: &Pod, target: &Target) -> Option<u16> {
+    match target {
+        Target::Number(number) => Some(*number),
+        Target::Name(name) => pod.ports.get(name).copied(),
+    }
+}
+
 /// The ports of a pod that Services lead to, without the registered one.
 fn further_ports(pod: &Pod, services: &[&Service], registered: u16) -> BTreeSet<u16> {
     let ports = services.iter().flat_map(|service| &service.ports);
-    let targets = ports
-        .filter(|port| port.tcp)
-        .filter_map(|port| match &port.target {
-            Target::Number(number) => Some(*number),
-            Target::Name(name) => pod.ports.get(name).copied(),
-        });
+    let targets = ports.filter(|port| port.tcp);
+    let targets = targets.filter_map(|port| target(pod, &port.target));
     let targets: BTreeSet<_> = targets
         .filter(|port| ![0, registered, PROXY_PORT].contains(port))
         .collect();

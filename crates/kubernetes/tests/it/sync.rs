@@ -331,14 +331,48 @@ fn sidecars_lead_to_the_ports_of_all_services_with_the_gateway_api() {
     assert_eq!(ports(&settings(), meshed(&[]), &services), Value::Null);
     let one = [with("web", json!([{"port": 80, "targetPort": "http"}]))];
     assert_eq!(ports(&on, meshed(&[]), &one), Value::Null);
-    assert_eq!(
-        ports(&on, meshed(&[("connect-service-port", "")]), &one),
-        json!([8080]),
-        "no port is registered"
-    );
     let many: Vec<_> = (1..100).map(|port| json!({"port": port})).collect();
     let many = ports(&on, meshed(&[]), &[with("web", json!(many))]);
     assert_eq!(many.as_array().map(Vec::len), Some(64));
+}
+
+#[test]
+fn a_pod_without_a_port_has_that_of_a_service_with_the_gateway_api() {
+    let port = |settings: &Settings, services: &[Value]| {
+        let pod = meshed(&[("connect-service-port", "")]);
+        let Wanted::Instances { registrations, .. } = made_with(settings, pod, services).1 else {
+            panic!("it is registered");
+        };
+        let port = registrations[0].body["Service"]["Port"].as_u64();
+        let proxy = &registrations[1].body["Service"]["Proxy"];
+        assert_eq!(proxy["LocalServicePort"].as_u64().or(Some(0)), port);
+        port.unwrap()
+    };
+    let with = |name: &str, ports: Value| {
+        service(json!({"metadata": {"name": name}, "spec": {"ports": ports}}))
+    };
+    let udp = json!({"port": 53, "protocol": "UDP"});
+    let own = with("web", json!([udp, {"port": 80, "targetPort": "http"}]));
+    let first = with("all", json!([{"port": 7070}]));
+    let on = with_gateway_api();
+    assert_eq!(
+        port(&on, &[first.clone(), own.clone()]),
+        8080,
+        "that with its name"
+    );
+    assert_eq!(
+        port(&on, &[with("b", json!([{"port": 1}])), first]),
+        7070,
+        "the first"
+    );
+    assert_eq!(
+        port(
+            &on,
+            &[with("b", json!([{"port": 1, "targetPort": "none"}]))]
+        ),
+        0
+    );
+    assert_eq!(port(&settings(), &[own]), 0);
 }
 
 #[test]

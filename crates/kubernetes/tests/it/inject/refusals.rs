@@ -167,41 +167,6 @@ fn with_the_gateway_api_several_services_may_select_a_pod() {
         .unwrap_err()
         .to_string();
     assert!(odd.contains("\"db.v1\", is not a service name"), "{odd}");
-
-    let with = |name: &str, ports: Value| {
-        let service = json!({
-            "metadata": { "name": name, "namespace": "shop" },
-            "spec": { "selector": { "app": "web" }, "ports": ports },
-        });
-        std::sync::Arc::new(serde_json::from_value(service).unwrap())
-    };
-    let port = |container: Value, ports: [Value; 2]| {
-        let [first, own] = ports;
-        let services = [with("a", first), with("web", own)];
-        let pod = changed(pod(&[]), json!({ "spec": { "containers": container } }));
-        annotations(&pod, &services).unwrap().1
-    };
-    let containers = || {
-        json!([
-            { "name": "app" }, { "name": "b", "ports": [{ "name": "admin", "containerPort": 7000 }] },
-        ])
-    };
-    let udp = || json!({ "port": 1, "protocol": "UDP" });
-    let [first, own] = [
-        json!([{ "port": 1 }]),
-        json!([udp(), { "port": 2, "targetPort": 8000 }]),
-    ];
-    assert_eq!(port(containers(), [first.clone(), own]), "8000");
-    let own = json!([{ "port": 2, "targetPort": "admin" }]);
-    assert_eq!(port(containers(), [first.clone(), own.clone()]), "7000");
-    let declared = json!([{ "name": "app", "ports": [{ "containerPort": 9 }] }]);
-    assert_eq!(port(declared, [first, own]), "9");
-    let pod = changed(pod(&[]), json!({ "spec": { "containers": containers() } }));
-    let other = annotations(
-        &pod,
-        &[with("a", json!([{ "port": 3 }])), with("b", json!([]))],
-    );
-    assert_eq!(other.unwrap().1, "3");
 }
 
 #[test]
