@@ -184,11 +184,13 @@ impl Pods {
         let application = u16::try_from(service["Port"].as_u64()?).ok()?;
         let services = services.map(|service| {
             let is_it = *identity.name == *service.key.name;
-            let leads = |port: &&ServicePort| {
-                is_it && target_port(pod, &port.target) == Some(application)
-            };
+            let leads =
+                |port: &&ServicePort| is_it && target_port(pod, &port.target) == Some(application);
             let ports = service.ports.iter().filter(|port| port.tcp && !leads(port));
-            (service.key.name.clone(), ports.map(|port| port.port).collect())
+            (
+                service.key.name.clone(),
+                ports.map(|port| port.port).collect(),
+            )
         });
         Some(Sidecar {
             further: further.filter_map(|port| port.try_into().ok()).collect(),

@@ -520,7 +520,10 @@ fn a_service_whose_pods_are_in_the_mesh_has_a_frontend_while_it_needs_one() {
         "Address": "10.244.0.5", "Port": 20000, "Identity": {"Name": "cart"}, "Application": 9090,
     });
     let of = json!({"Namespace": "shop", "Name": "cart", "Port": 90, "Transport": "Tcp"});
-    assert_eq!(body["Endpoints"], json!([{"Of": of, "Endpoints": [endpoint]}]));
+    assert_eq!(
+        body["Endpoints"],
+        json!([{"Of": of, "Endpoints": [endpoint]}])
+    );
     cluster.accept(calls);
     assert!(cluster.settle().is_empty());
 
