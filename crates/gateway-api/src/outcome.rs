@@ -144,7 +144,7 @@ pub struct Served {
 pub struct ServedFrontend {
     /// The Service and the callers.
     pub frontend: Frontend,
-    /// What is on the ports of the Service, by port. Others are reached as without a frontend.
+    /// What is on each port of TCP that the Service has, by port.
     pub listeners: Vec<Listener>,
 }
 

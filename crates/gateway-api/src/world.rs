@@ -65,6 +65,9 @@ pub struct Service {
     pub external_name: bool,
     /// The addresses at which it is called in the cluster; none if it has no address of its own.
     pub addresses: Vec<IpAddr>,
+    /// Whether callers in the mesh need a frontend for it even if no route is attached: a service of the
+    /// mesh with its name would lead them to something else.
+    pub needs_frontend: bool,
     /// Its ports.
     pub ports: Vec<ServicePort>,
 }
@@ -80,9 +83,6 @@ pub struct ServicePort {
     pub udp: bool,
     /// What it understands.
     pub app_protocol: Option<String>,
-    /// Whether callers in the mesh need a frontend for it even if no route is attached: the service of the
-    /// mesh with the Service's name does not lead them there.
-    pub needs_frontend: bool,
 }
 
 /// What was made for a gateway: the proxies and the Service in front of them.

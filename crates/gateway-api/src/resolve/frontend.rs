@@ -127,24 +127,21 @@ pub(super) fn frontends(world: &World, routes: &PortRoutes<'_>) -> Vec<ServedFro
         let none = BTreeMap::new();
         let by_callers = routes.0.get(key).unwrap_or(&none);
         let mut all: BTreeSet<_> = by_callers.keys().cloned().collect();
+        all.extend(service.needs_frontend.then_some(None));
         let ports = tcp_ports(service);
-        let needs_one = ports.values().any(|port| port.needs_frontend);
-        all.extend(needs_one.then_some(None));
         if service.addresses.is_empty() || ports.is_empty() {
             continue;
         }
         let addresses: BTreeSet<_> = service.addresses.iter().copied().collect();
         frontends.extend(all.into_iter().map(|callers| {
-            let listeners = ports.values().filter_map(|port| {
+            let listeners = ports.values().map(|port| {
                 let own = by_callers.get(&callers).and_then(|all| all.get(&port.port));
                 let of_all = || by_callers.get(&None)?.get(&port.port);
                 let content = match own.or_else(of_all) {
                     Some(routes) => routed(routes),
-                    None if port.needs_frontend => unrouted(key, port),
-                    // It is reached as without the Gateway API.
-                    None => return None,
+                    None => unrouted(key, port),
                 };
-                Some(listener(port.port, content))
+                listener(port.port, content)
             });
             ServedFrontend {
                 listeners: listeners.collect(),

@@ -65,18 +65,17 @@ pub(crate) fn world(objects: &[Value]) -> World {
     for namespace in ["infra", "other"] {
         world.namespaces.insert(namespace.to_owned(), [].into());
         for name in ["a", "b", "c"] {
-            let service = name;
             let port = |port, name: &str, udp, protocol: &str| ServicePort {
                 port,
                 name: name.to_owned(),
                 udp,
                 app_protocol: Some(protocol.to_owned()),
-                needs_frontend: service == "c" && !udp,
             };
             let address = [10, 96, u8::from(namespace == "other"), name.as_bytes()[0]];
             let service = Service {
                 external_name: false,
                 addresses: vec![address.into()],
+                needs_frontend: name == "c",
                 ports: vec![
                     port(80, "http", false, "http"),
                     port(443, "https", false, "https"),

@@ -145,24 +145,6 @@ fn a_route_replaces_what_a_service_does() {
 }
 
 #[test]
-fn what_the_mesh_serves_has_no_frontend() {
-    let ports = |outcome: &Outcome, service| -> Vec<u16> {
-        let served = frontend(outcome, service, "");
-        let listeners = served.into_iter().flat_map(|one| &one.listeners);
-        listeners.map(|one| one.port).collect()
-    };
-    let one = |parent| route("HTTPRoute", "r", parent, json!([to("/", "b")]));
-    let outcome = resolved(&[one(json!({"name": "a", "port": 80}))]);
-    assert_eq!(ports(&outcome, "infra/a"), [80]);
-    assert_eq!(ports(&outcome, SERVED), [80, 81, 443]);
-    let mut world = world(&[one(json!({"name": "c", "port": 80}))]);
-    let service = world.services.get_mut(&Key::new("infra", "c")).unwrap();
-    let ports_of_service = service.ports.iter_mut().filter(|port| port.port != 81);
-    ports_of_service.for_each(|port| port.needs_frontend = false);
-    assert_eq!(ports(&resolve(&world), SERVED), [80, 81]);
-}
-
-#[test]
 fn hosts_of_routes_mean_nothing_for_services() {
     let mut one = route(
         "HTTPRoute",
@@ -249,9 +231,10 @@ fn a_route_of_another_namespace_is_for_its_callers_only() {
         names(&outcome),
         ["infra/a for other", "infra/c for all", "other/c for all"]
     );
-    let served = frontend(&outcome, "infra/a", "other").unwrap();
-    let ports: Vec<_> = served.listeners.iter().map(|one| one.port).collect();
-    assert_eq!(ports, [80], "it needs no frontend at the others");
+    assert_eq!(
+        called(&outcome, ("infra/a", "other"), 81, "/"),
+        "infra/a:81"
+    );
 }
 
 #[test]

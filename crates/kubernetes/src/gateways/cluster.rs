@@ -208,15 +208,14 @@ impl Cluster {
         }
     }
 
-    /// Says of each port of a Service whether it needs a frontend: if pods behind it are in the mesh, and
-    /// the service of the mesh with the Service's name does not lead there.
+    /// Says of each Service whether it needs a frontend: if pods behind it are in the mesh, and the
+    /// service of the mesh with its name is another one, or leads all its ports to one of them.
     pub(super) fn mark_frontends(&mut self) {
-        let needing = self.pods.needing_frontends();
+        let selecting = self.pods.selecting();
         for (key, service) in &mut self.world.services {
-            let needing = needing.get(key);
-            for port in service.ports.iter_mut().filter(|port| !port.udp) {
-                port.needs_frontend = needing.is_some_and(|ports| ports.contains(&port.port));
-            }
+            let ports = service.ports.iter().filter(|port| !port.udp).count();
+            let is_other = selecting.get(key);
+            service.needs_frontend = is_other.is_some_and(|is_other| *is_other || ports > 1);
         }
     }
 
@@ -507,7 +506,6 @@ fn service_of(service: &core::Service) -> Service {
             name: port.name.clone().unwrap_or_default(),
             udp: port.protocol.as_deref() == Some("UDP"),
             app_protocol: port.app_protocol.clone(),
-            needs_frontend: false,
         })
     });
     let external_name = spec.and_then(|spec| spec.type_.as_deref()) == Some("ExternalName");
@@ -517,6 +515,7 @@ fn service_of(service: &core::Service) -> Service {
     Service {
         external_name,
         addresses: addresses.filter(|_| !external_name).collect(),
+        needs_frontend: false,
         ports: ports.collect(),
     }
 }

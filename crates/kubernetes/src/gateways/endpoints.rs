@@ -232,23 +232,17 @@ mod tests {
         pods.put_service(other);
         assert_eq!(applications(&pods, 9090), [Some(9090)]);
         assert_eq!(applications(&pods, 8080), [None]);
-        let needing = |all: &[(&Key, &[u16])]| {
-            let all = all.iter();
-            all.map(|(key, ports)| ((*key).clone(), ports.iter().copied().collect()))
-                .collect()
-        };
-        assert_eq!(pods.needing_frontends(), needing(&[(&key, &[80, 90])]));
+        assert_eq!(pods.selecting(), [(key.clone(), true)].into());
         pods.put_service(service("cart", json!({})));
         let own = Key::new("shop", "cart");
         assert_eq!(
-            pods.needing_frontends(),
-            needing(&[(&key, &[80, 90]), (&own, &[90])]),
-            "its own service leads to the registered port"
+            pods.selecting(),
+            [(key.clone(), true), (own.clone(), false)].into()
         );
         // What is excluded from the mesh says nothing of it.
         pods.remove_service(&own);
         let ignored = json!({"consul.hashicorp.com/service-ignore": "true"});
         pods.put_service(service("all", ignored));
-        assert_eq!(pods.needing_frontends(), needing(&[]));
+        assert_eq!(pods.selecting(), [].into());
     }
 }

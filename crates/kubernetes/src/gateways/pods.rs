@@ -8,9 +8,9 @@ use legate_model::{ServiceName, Tenancy};
 use legate_routes::Endpoint;
 use serde_json::Value;
 
-use crate::sync::facts::{Pod, Service, ServicePort};
+use crate::sync::facts::{Pod, Service};
 use crate::sync::registration::Settings;
-use crate::sync::wanted::{PORTS, PROXY_PORT, Wanted, target_port, wanted};
+use crate::sync::wanted::{PORTS, PROXY_PORT, Wanted, wanted};
 use crate::tenancy::Tenants;
 
 /// The pods of the cluster.
@@ -48,9 +48,8 @@ pub(super) struct Sidecar {
     application: u16,
     /// The others that it leads to.
     further: BTreeSet<u16>,
-    /// The Services that select its pod, without those that are excluded from the mesh: their names, and
-    /// the ports to which the service of the mesh with this name does not lead.
-    services: BTreeMap<String, BTreeSet<u16>>,
+    /// The names of the Services that select its pod, without those that are excluded from the mesh.
+    services: BTreeSet<String>,
 }
 
 impl Sidecar {
@@ -135,14 +134,14 @@ impl Pods {
         }
     }
 
-    /// The Services that select pods of the mesh, with their ports to which the services of the mesh with
-    /// their names do not lead for all of these pods.
-    pub(super) fn needing_frontends(&self) -> BTreeMap<Key, BTreeSet<u16>> {
-        let mut all: BTreeMap<_, BTreeSet<u16>> = BTreeMap::new();
+    /// The Services that select pods of the mesh, and whether one of these pods is another service than
+    /// the Service's name says.
+    pub(super) fn selecting(&self) -> BTreeMap<Key, bool> {
+        let mut all = BTreeMap::new();
         for (pod, sidecar) in &self.sidecars {
-            for (service, ports) in &sidecar.services {
-                let key = Key::new(&pod.namespace, service);
-                all.entry(key).or_default().extend(ports);
+            for service in &sidecar.services {
+                let is_other = *sidecar.identity.name != **service;
+                *all.entry(Key::new(&pod.namespace, service)).or_default() |= is_other;
             }
         }
         all
@@ -180,23 +179,11 @@ impl Pods {
         let namespace = Some(application.id.namespace.as_str());
         let namespace = namespace.filter(|namespace| !namespace.is_empty());
         let tenancy = tenancy(&self.settings.tenants, namespace);
-        let identity = ServiceName::new(&tenancy, service["Service"].as_str()?);
-        let application = u16::try_from(service["Port"].as_u64()?).ok()?;
-        let services = services.map(|service| {
-            let is_it = *identity.name == *service.key.name;
-            let leads =
-                |port: &&ServicePort| is_it && target_port(pod, &port.target) == Some(application);
-            let ports = service.ports.iter().filter(|port| port.tcp && !leads(port));
-            (
-                service.key.name.clone(),
-                ports.map(|port| port.port).collect(),
-            )
-        });
         Some(Sidecar {
+            identity: ServiceName::new(&tenancy, service["Service"].as_str()?),
+            application: u16::try_from(service["Port"].as_u64()?).ok()?,
             further: further.filter_map(|port| port.try_into().ok()).collect(),
-            services: services.collect(),
-            application,
-            identity,
+            services: services.map(|service| service.key.name.clone()).collect(),
         })
     }
 }

@@ -513,16 +513,19 @@ fn a_service_whose_pods_are_in_the_mesh_has_a_frontend_while_it_needs_one() {
     );
     assert_eq!(body["Owner"], OWNER);
     assert_eq!(body["Generations"], json!({}));
-    // The service of the mesh with its name leads to the other port.
-    assert_eq!(body["Listeners"].as_array().map(Vec::len), Some(1));
-    assert_eq!(body["Listeners"][0]["Port"], 90);
-    let endpoint = json!({
-        "Address": "10.244.0.5", "Port": 20000, "Identity": {"Name": "cart"}, "Application": 9090,
-    });
-    let of = json!({"Namespace": "shop", "Name": "cart", "Port": 90, "Transport": "Tcp"});
+    assert_eq!(body["Listeners"].as_array().map(Vec::len), Some(2));
+    let endpoint = |port: u16, application: Option<u16>| {
+        let mut endpoint =
+            json!({"Address": "10.244.0.5", "Port": 20000, "Identity": {"Name": "cart"}});
+        if let Some(application) = application {
+            endpoint["Application"] = json!(application);
+        }
+        let of = json!({"Namespace": "shop", "Name": "cart", "Port": port, "Transport": "Tcp"});
+        json!({"Of": of, "Endpoints": [endpoint]})
+    };
     assert_eq!(
         body["Endpoints"],
-        json!([{"Of": of, "Endpoints": [endpoint]}])
+        json!([endpoint(80, None), endpoint(90, Some(9090))])
     );
     cluster.accept(calls);
     assert!(cluster.settle().is_empty());
