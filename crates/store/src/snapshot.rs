@@ -21,7 +21,7 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 use crate::codec::{Codec, FORMAT, Header, StoredRow};
-use crate::gateways::{GatewayEndpointsRow, GatewayListenerRow};
+use crate::gateways::{GatewayEndpointsRow, GatewayListenerRow, GatewayRow};
 use crate::key::Key;
 use crate::row::Stored;
 use crate::rows::InstanceRow;
@@ -372,6 +372,11 @@ fn refuse_invalid(row: &Stored) -> Result<(), SnapshotError> {
     } else if let Some(row) = row.get::<GatewayListenerRow>() {
         let what = format!("port {} of gateway {:?}", row.serves.port(), row.gateway);
         (what, row.serves.validate())
+    } else if let Some(row) = row.get::<GatewayRow>()
+        && let Some(frontend) = &row.frontend
+    {
+        let what = format!("frontend {:?}", row.name);
+        (what, frontend.validate())
     } else if let Some(row) = row.get::<GatewayEndpointsRow>() {
         let what = format!("endpoints of gateway {:?}", row.gateway);
         (what, row.validate())

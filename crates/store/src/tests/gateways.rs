@@ -251,7 +251,13 @@ async fn a_snapshot_with_something_invalid_is_refused() {
         endpoints: vec![(port_of("web"), at(&["10.0.0.1", "224.0.0.1"]))],
         ..content()
     };
+    let of_nothing = json!({"Namespace": "shop", "Name": "web", "Addresses": []});
+    let unreachable = GatewayContent {
+        frontend: Some(serde_json::from_value(of_nothing).unwrap()),
+        ..GatewayContent::default()
+    };
     for (content, field) in [
+        (unreachable, "Addresses"),
         (invalid, "Contents[0].Http[0].Otherwise"),
         (nowhere, "Endpoints[1].Address"),
     ] {
