@@ -10,13 +10,14 @@ use std::time::Duration;
 
 use legate_model::WILDCARD;
 use legate_routes::{
-    Action, Backend, BackendProtocol, Chain, Content, Frontend, HostPorts, Listener, NOT_FOUND,
-    Origin, Rule, Target, Timeouts, Tls, VirtualHost, WeightedBackend,
+    Action, Backend, BackendProtocol, Content, Frontend, NOT_FOUND, Origin, Rule, Target, Timeouts,
+    VirtualHost, WeightedBackend,
 };
 
 use super::attach::{AttachedTo, Attachment, NO_PARENT};
 use super::backend::http_protocol;
 use super::route::{self, Route};
+use super::serve::plain;
 use super::tables::{AttachedRoute, in_order};
 use crate::condition::{Problem, UNSUPPORTED};
 use crate::kind::RouteKind;
@@ -141,7 +142,7 @@ pub(super) fn frontends(world: &World, routes: &PortRoutes<'_>) -> Vec<ServedFro
                     Some(routes) => routed(routes),
                     None => unrouted(key, port),
                 };
-                listener(port.port, content)
+                plain(port.port, content)
             });
             ServedFrontend {
                 listeners: listeners.collect(),
@@ -155,21 +156,6 @@ pub(super) fn frontends(world: &World, routes: &PortRoutes<'_>) -> Vec<ServedFro
         }));
     }
     frontends
-}
-
-fn listener(port: u16, content: Content) -> Listener {
-    let chain = Chain {
-        name: None,
-        server_names: Vec::new(),
-        tls: Tls::None,
-        content: 0,
-    };
-    Listener {
-        port,
-        chains: vec![chain],
-        contents: vec![content],
-        host_ports: HostPorts::Any,
-    }
 }
 
 fn requests(rules: Vec<Rule>) -> Content {

@@ -80,7 +80,12 @@ fn listener(port: u16, here: &[ListenerRoutes<'_>], crowded: &mut Vec<usize>) ->
         Some(Protocol::Tcp | Protocol::Udp) | None => Content::Tcp(oldest(&here[0])),
         Some(_) => return by_name(port, here, crowded),
     };
-    let plain = Chain {
+    plain(port, content)
+}
+
+/// A port without TLS.
+pub(super) fn plain(port: u16, content: Content) -> Listener {
+    let chain = Chain {
         name: None,
         server_names: Vec::new(),
         tls: Tls::None,
@@ -88,7 +93,7 @@ fn listener(port: u16, here: &[ListenerRoutes<'_>], crowded: &mut Vec<usize>) ->
     };
     Listener {
         port,
-        chains: vec![plain],
+        chains: vec![chain],
         contents: vec![content],
         host_ports: HostPorts::Any,
     }

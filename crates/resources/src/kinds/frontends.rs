@@ -1,6 +1,7 @@
 //! What a sidecar in transparent mode has of the Services of its cluster, besides its part of the outbound listener:
 //! the routes of each of their ports, and the clusters and endpoints of everything that these lead to.
 
+use std::cell::LazyCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, LazyLock};
 
@@ -28,6 +29,9 @@ use crate::section::Section;
 const SERVICES: Section = Section("Services of the cluster");
 
 static NO_PROVIDERS: LazyLock<JwtProviders> = LazyLock::new(JwtProviders::default);
+
+/// The name of the cluster of a backend; `None` if it has none.
+type ClusterOf<'a> = dyn Fn(&Backend) -> Option<String> + 'a;
 
 /// The Services of a sidecar's cluster, and those in its last snapshot.
 pub(super) struct OfCluster<'a> {
@@ -76,13 +80,18 @@ impl<'a> OfCluster<'a> {
             self.same,
             (&BTreeSet::new(), true),
         );
-        let clusters = backends::clusters(self.proxy, &self.now.backends, &backends);
+        let clusters =
+            LazyCell::new(|| backends::clusters(self.proxy, &self.now.backends, &backends));
+        let clusters = |backend: &Backend| clusters.get(backend).cloned();
         let same_clusters = self.has_same_clusters(&backends);
         let mut services = Vec::with_capacity(self.now.services.len());
         for service in &self.now.services {
+            // They are ordered by name.
             let position = self.last().and_then(|last| {
-                let mut services = last.services.iter();
-                services.position(|last| last.name == service.name)
+                let services = &last.services;
+                services
+                    .binary_search_by_key(&&service.name, |last| &last.name)
+                    .ok()
             });
             let earlier = self.last().zip(position);
             let earlier = earlier.map(|(last, at)| &last.services[at]);
@@ -100,7 +109,8 @@ impl<'a> OfCluster<'a> {
 
     fn has_same_clusters(&self, units: &[UnitBuilder<'_>]) -> bool {
         let same = self.last().is_some_and(|last| {
-            backends::have_same_clusters(self.proxy, &last.backends, &self.now.backends)
+            std::ptr::eq(last, &**self.now)
+                || backends::have_same_clusters(self.proxy, &last.backends, &self.now.backends)
         });
         same && self.same.mesh_name && !units.iter().any(|unit| unit.has_trouble(Type::Cluster))
     }
@@ -110,7 +120,7 @@ impl<'a> OfCluster<'a> {
         unit: &mut UnitBuilder<'_>,
         memo: &Memo,
         port: &Port<'_>,
-        (clusters, unchanged): (&BTreeMap<&Backend, String>, bool),
+        (cluster, unchanged): (&ClusterOf<'_>, bool),
     ) {
         let Some(hosts) = port.hosts() else {
             return;
@@ -125,7 +135,7 @@ impl<'a> OfCluster<'a> {
                 let referred = Referred {
                     // Nothing here leads to the chain of a service.
                     chain: &|_| None,
-                    cluster: &|backend| clusters.get(backend).cloned(),
+                    cluster,
                     jwt_providers: &NO_PROVIDERS,
                     validate_clusters,
                 };

@@ -2,9 +2,10 @@
 //! exposed paths), and its explicit upstreams, composed in `upstream`. `transparent` and `egress`
 //! compose the additional resources of transparent mode.
 //!
-//! The order of units in a set: the own side, other ports of the application, the key servers of JWT providers, the listener for
-//! captured traffic if there is one, the explicit upstreams, the implicit ones, the services
-//! outside the mesh, the routes to those, and the Services of the cluster with their backends.
+//! The order of units in a set: the own side, other ports of the application, the key servers of
+//! JWT providers, the listener for captured traffic if there is one, the explicit upstreams, the
+//! implicit ones, the services outside the mesh, the routes to those, and the Services of the
+//! cluster with their backends.
 
 use std::cell::LazyCell;
 use std::sync::Arc;
