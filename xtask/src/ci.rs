@@ -1,9 +1,8 @@
 //! The stages of CI, with their durations.
 
-use std::path::Path;
-
 use clap::Args;
 
+use crate::background::Background;
 use crate::left_out::{self, Records};
 use crate::test::{self, timed};
 use crate::workspace::{self, Workspace};
@@ -19,8 +18,35 @@ pub(crate) struct Options {
 
 type Stage = (&'static str, fn(&Workspace, &Records) -> anyhow::Result<()>);
 
-/// The stage before which builds in the background have ended: tests have the machine to themselves.
-const FIRST_WITH_TESTS: &str = "readme";
+/// A build that a stage needs, in the background of stages before it. A stage that runs alone builds it itself.
+struct Build {
+    /// The arguments of `cargo xtask`.
+    task: &'static [&'static str],
+    /// The stage with which it starts.
+    with: &'static str,
+    /// The stage before which it ends.
+    before: &'static str,
+}
+
+const BUILDS: [Build; 3] = [
+    // With empty caches it takes ten minutes, about as long as the stages that only compile.
+    Build {
+        task: &["kind", "programs"],
+        with: "clippy",
+        before: "left-out",
+    },
+    Build {
+        task: &["vault"],
+        with: "clippy",
+        before: "left-out",
+    },
+    // Clients of Consul and scenarios with Kubernetes mostly wait.
+    Build {
+        task: &["fuzz", "--no-run"],
+        with: "interop",
+        before: "fuzz",
+    },
+];
 
 const STAGES: [Stage; 11] = [
     ("format", |workspace, _| {
@@ -51,19 +77,14 @@ const STAGES: [Stage; 11] = [
         workspace::run(workspace.cargo(&args).env("RUSTDOCFLAGS", "-D warnings"))
     }),
     // The commands of the README on a machine that has nothing else, which builds and tests everything.
-    ("readme", |workspace, records| {
-        let earlier = machine::run_commands(workspace)?;
-        // The tests that were left out there, with the tools of this machine.
-        let (outcome, took) = timed(|| left_out(workspace, &earlier, records));
-        println!("tests that were left out: {:.1} s", took.as_secs_f64());
-        outcome
+    ("readme", |workspace, _| machine::run_commands(workspace)),
+    // The tests that were left out there, with the tools of this machine.
+    ("left-out", |workspace, records| {
+        vault::get(workspace)?;
+        let earlier = machine::left_out(workspace);
+        left_out::run_again(workspace, &earlier, records, &test::programs(workspace)?)
     }),
-    ("file", |workspace, records| {
-        test::stores(workspace, records, "file")
-    }),
-    ("etcd", |workspace, records| {
-        test::stores(workspace, records, "etcd")
-    }),
+    ("etcd", test::etcd_store),
     ("interop", |workspace, _| interop::clients(workspace)),
     ("chart", |workspace, _| {
         chart::run(workspace, &chart::Options::default())
@@ -72,44 +93,54 @@ const STAGES: [Stage; 11] = [
     ("fuzz", |workspace, _| fuzz::all(workspace)),
 ];
 
-/// Runs the tests that were left out on the machine of the README, of which none may be missing except those in
-/// the list.
-fn left_out(workspace: &Workspace, earlier: &Path, records: &Records) -> anyhow::Result<()> {
-    vault::get(workspace)?;
-    left_out::run_again(workspace, earlier, records, &test::programs(workspace)?)
-}
-
 /// `cargo xtask ci`: all stages, up to the first failure.
 pub(crate) fn run(workspace: &Workspace, options: &Options) -> anyhow::Result<()> {
     let records = Records::start(workspace, true)?;
-    // With an empty cache it takes ten minutes, about as long as the stages that only compile.
-    let mut background = match options.only {
-        Some(_) => kind::Background::none(),
-        None => kind::Background::start(workspace)?,
-    };
+    let mut builds = Vec::new();
     let mut report = Vec::new();
     let mut outcome = Ok(());
     let wanted = |stage: &&Stage| options.only.as_ref().is_none_or(|only| stage.0 == only);
-    for stage in STAGES.iter().filter(wanted) {
-        println!("\n== {}", stage.0);
-        if stage.0 == FIRST_WITH_TESTS {
-            background.wait()?;
+    for (name, stage) in STAGES.iter().filter(wanted) {
+        println!("\n== {name}");
+        if options.only.is_none() {
+            start_builds(workspace, name, &mut builds)?;
         }
-        let (result, took) = timed(|| stage.1(workspace, &records));
+        let (result, took) = timed(|| {
+            await_builds(name, &mut builds)?;
+            stage(workspace, &records)
+        });
         let verdict = if result.is_ok() { "ok" } else { "FAILED" };
-        report.push(format!(
-            "{:<8} {:>7.1} s  {verdict}",
-            stage.0,
-            took.as_secs_f64()
-        ));
+        let took = took.as_secs_f64();
+        report.push(format!("{name:<8} {took:>7.1} s  {verdict}"));
+        println!("-- {}", report[report.len() - 1]);
         if result.is_err() {
             outcome = result;
             break;
         }
     }
-    drop(background);
+    drop(builds);
     // What is left out is reported together with the result.
     report.push(records.report()?);
     println!("\n{}", report.join("\n"));
     outcome
+}
+
+/// Starts the builds that start with a stage.
+fn start_builds(
+    workspace: &Workspace,
+    stage: &str,
+    builds: &mut Vec<(&'static Build, Background)>,
+) -> anyhow::Result<()> {
+    for build in BUILDS.iter().filter(|build| build.with == stage) {
+        if build.task[0] != "kind" || kind::builds_programs() {
+            builds.push((build, Background::start(workspace, build.task)?));
+        }
+    }
+    Ok(())
+}
+
+/// Waits for the builds that a stage needs.
+fn await_builds(stage: &str, builds: &mut Vec<(&'static Build, Background)>) -> anyhow::Result<()> {
+    let mut needed = builds.extract_if(.., |(build, _)| build.before == stage);
+    needed.try_for_each(|(_, build)| build.wait())
 }

@@ -9,10 +9,12 @@
 //! the target directory: the corpus, with which the next run starts, and inputs that fail.
 
 use std::fs;
+use std::num::NonZero;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::thread;
 
-use anyhow::{Context, bail};
+use anyhow::{Context, anyhow, bail};
 use clap::Args;
 
 use crate::workspace::{self, Workspace};
@@ -26,6 +28,9 @@ pub(crate) struct Options {
     /// Build with the address sanitizer as well; requires a nightly compiler
     #[arg(long)]
     address_sanitizer: bool,
+    /// Build the targets, but do not run them
+    #[arg(long)]
+    no_run: bool,
     /// A single target; default: all
     target: Option<String>,
 }
@@ -34,6 +39,7 @@ pub(crate) struct Options {
 const CI: Options = Options {
     seconds: 15,
     address_sanitizer: false,
+    no_run: false,
     target: None,
 };
 
@@ -52,15 +58,32 @@ const COVERAGE: &str = "--cfg fuzzing -Cpasses=sancov-module \
     -Cllvm-args=-sanitizer-coverage-trace-compares \
     -Cllvm-args=-simplifycfg-branch-fold-threshold=0";
 
-/// Runs the targets in sequence, up to the first failure.
+/// Runs the targets, as many at a time as there are cores.
 pub(crate) fn run(workspace: &Workspace, options: &Options) -> anyhow::Result<()> {
     let targets = chosen(workspace, options.target.as_deref())?;
     check_tools(options)?;
     let build = Build::new(workspace, options)?;
     build.build(&targets)?;
-    for target in targets {
-        println!("fuzzing {target} for {} s", options.seconds);
-        build.fuzz(&target, options)?;
+    if options.no_run {
+        return Ok(());
+    }
+    let cores = thread::available_parallelism().map_or(1, NonZero::get);
+    for targets in targets.chunks(cores) {
+        println!(
+            "fuzzing {} for {} s",
+            targets.join(" and "),
+            options.seconds
+        );
+        let outcomes: Vec<_> = thread::scope(|scope| {
+            let runs = targets
+                .iter()
+                .map(|target| scope.spawn(|| build.fuzz(target, options)));
+            let runs: Vec<_> = runs.collect();
+            runs.into_iter().map(|run| run.join()).collect()
+        });
+        for outcome in outcomes {
+            outcome.map_err(|_| anyhow!("fuzzing panicked"))??;
+        }
     }
     Ok(())
 }
@@ -224,7 +247,7 @@ impl Build {
                 program.display()
             );
         }
-        println!("{}", summary(&said));
+        println!("{target}: {}", summary(&said));
         Ok(())
     }
 }

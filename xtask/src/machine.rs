@@ -41,16 +41,26 @@ const NETWORK: [&str; 12] = [
     "REQUESTS_CA_BUNDLE",
 ];
 /// Variables with an effect on cargo's output, which have to be as in later stages.
-const BUILD: [&str; 4] = ["CARGO_INCREMENTAL", "CARGO_TERM_COLOR", "RUSTFLAGS", "CI"];
+const BUILD: [&str; 5] = [
+    "CARGO_INCREMENTAL",
+    "CARGO_PROFILE_DEV_DEBUG",
+    "CARGO_TERM_COLOR",
+    "RUSTFLAGS",
+    "CI",
+];
 
 /// The output of the commands that is used later.
 const OUTPUT: &str = "debug";
 /// Fetched programs.
 const FETCHED: [&str; 2] = ["envoy", "etcd"];
 
-/// Runs the commands, and makes their output that of this machine. Returns the records of the tests that were left
-/// out.
-pub(crate) fn run_commands(workspace: &Workspace) -> anyhow::Result<PathBuf> {
+/// The records of the tests that were left out by [`run_commands`].
+pub(crate) fn left_out(workspace: &Workspace) -> PathBuf {
+    workspace.target.join("left-out-on-a-fresh-machine.jsonl")
+}
+
+/// Runs the commands, and makes their output that of this machine.
+pub(crate) fn run_commands(workspace: &Workspace) -> anyhow::Result<()> {
     let machine = Machine::make(workspace)?;
     let mut times = Vec::new();
     for command in COMMANDS {
@@ -182,7 +192,7 @@ impl Machine {
     }
 
     /// Moves the output to this machine's target directory and removes the rest.
-    fn take_output(&self, workspace: &Workspace) -> anyhow::Result<PathBuf> {
+    fn take_output(&self, workspace: &Workspace) -> anyhow::Result<()> {
         let built = workspace.target.join(OUTPUT);
         if built.exists() {
             remove(&built)?;
@@ -199,10 +209,8 @@ impl Machine {
                 fs::rename(from, to)?;
             }
         }
-        let records = workspace.target.join("left-out-on-a-fresh-machine.jsonl");
-        fs::rename(self.target.join(left_out::FILE), &records)?;
-        remove(&workspace.target.join("machine"))?;
-        Ok(records)
+        fs::rename(self.target.join(left_out::FILE), left_out(workspace))?;
+        remove(&workspace.target.join("machine"))
     }
 }
 

@@ -8,6 +8,7 @@
     reason = "a command line tool prints to its user"
 )]
 
+mod background;
 mod bench;
 mod chart;
 mod ci;

@@ -1,7 +1,9 @@
 //! `cargo xtask test`: the tests in parts, of which a plain run has the first.
 
+use std::num::NonZero;
 use std::path::PathBuf;
 use std::process::Command;
+use std::thread;
 use std::time::{Duration, SystemTime};
 
 use anyhow::ensure;
@@ -32,16 +34,13 @@ struct Part {
 const PARTS: [Part; 5] = [
     Part {
         name: "tests",
-        about: "every test, with servers in memory",
+        about: "every test, with the state of servers in a file",
         run: |workspace, records| cargo_test(workspace, records, &[]),
     },
     Part {
-        name: "stores",
-        about: "the tests of whole servers with their state in a file and in etcd",
-        run: |workspace, records| {
-            stores(workspace, records, "file")?;
-            stores(workspace, records, "etcd")
-        },
+        name: "etcd",
+        about: "the tests of whole servers with their state in etcd",
+        run: etcd_store,
     },
     Part {
         name: "interop",
@@ -60,7 +59,7 @@ const PARTS: [Part; 5] = [
     },
 ];
 
-/// Tests of whole servers, which are repeated with each store backend.
+/// Tests of whole servers, which are repeated with etcd.
 const SERVERS: [&str; 2] = ["crates/server/it", "tests/mesh"];
 
 /// Runs the first part, or all; or the tests that arguments select, with the backend in `LEGATE_TEST_STORE`.
@@ -168,13 +167,14 @@ pub(crate) fn cargo_test(
     command.args(args).envs(programs);
     records.apply(&mut command);
     if args.is_empty() {
-        command.env("LEGATE_TEST_STORE", "memory");
+        command.env("LEGATE_TEST_STORE", "file");
     }
+    test_threads(&mut command);
     workspace::run(&mut command)
 }
 
-/// Runs the tests of whole servers, as built by [`cargo_test`], with another store backend.
-pub(crate) fn stores(workspace: &Workspace, records: &Records, store: &str) -> anyhow::Result<()> {
+/// Runs the tests of whole servers, as built by [`cargo_test`], with their state in etcd.
+pub(crate) fn etcd_store(workspace: &Workspace, records: &Records) -> anyhow::Result<()> {
     let programs = programs(workspace)?;
     let binaries = left_out::test_binaries(workspace)?;
     for target in SERVERS {
@@ -183,14 +183,25 @@ pub(crate) fn stores(workspace: &Workspace, records: &Records, store: &str) -> a
         command
             .current_dir(&binary.folder)
             .envs(programs.iter().map(|(name, path)| (name, path)))
-            .env("LEGATE_TEST_STORE", store);
+            .env("LEGATE_TEST_STORE", "etcd");
+        test_threads(&mut command);
         records.apply(&mut command);
-        println!("\nLEGATE_TEST_STORE={store} {}", binary.program.display());
+        println!("\nLEGATE_TEST_STORE=etcd {}", binary.program.display());
         let (outcome, took) = timed(|| workspace::run(&mut command));
         outcome?;
-        println!("{target} with {store}: {:.1} s", took.as_secs_f64());
+        println!("{target} with etcd: {:.1} s", took.as_secs_f64());
     }
     Ok(())
+}
+
+/// The number of tests at a time of each test program, unless the user sets one: two for each core, because those of
+/// whole servers wait for half of their time.
+fn test_threads(command: &mut Command) {
+    const VARIABLE: &str = "RUST_TEST_THREADS";
+    if workspace::variable(VARIABLE).is_none() {
+        let cores = thread::available_parallelism().map_or(1, NonZero::get);
+        command.env(VARIABLE, (2 * cores).to_string());
+    }
 }
 
 #[cfg(test)]

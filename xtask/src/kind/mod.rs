@@ -18,10 +18,10 @@ mod programs;
 mod retry;
 
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::time::SystemTime;
 
-use anyhow::{Context, ensure};
+use anyhow::ensure;
 use clap::{Args, Subcommand};
 
 use crate::images::IMAGES;
@@ -337,59 +337,13 @@ fn has_kind() -> bool {
     answers("docker", "info") && answers("kind", "version")
 }
 
+/// Whether the scenarios run on a node that is started here, from programs that are built here.
+pub(crate) fn builds_programs() -> bool {
+    workspace::variable("KUBECONFIG").is_none() && !has_kind()
+}
+
 fn end_kind() -> anyhow::Result<()> {
     workspace::run(Command::new("kind").args(["delete", "cluster", "--name", KIND_NAME]))
-}
-
-/// Builds the programs of the cluster in the background of other CI stages.
-pub(crate) struct Background(Option<Child>);
-
-impl Background {
-    /// No build.
-    pub(crate) fn none() -> Self {
-        Self(None)
-    }
-
-    /// Starts the build with low priority; its output is written to a file.
-    pub(crate) fn start(workspace: &Workspace) -> anyhow::Result<Self> {
-        use std::os::unix::process::CommandExt;
-        if workspace::variable("KUBECONFIG").is_some() || has_kind() {
-            return Ok(Self(None));
-        }
-        let log = workspace.target.join("kind-programs.log");
-        let output = std::fs::File::create(&log)
-            .with_context(|| format!("cannot write {}", log.display()))?;
-        let mut command = Command::new("nice");
-        command
-            .arg(std::env::current_exe()?)
-            .args(["kind", "programs"])
-            .stdin(Stdio::null())
-            .stdout(output.try_clone()?)
-            .stderr(output)
-            .process_group(0);
-        let child = command.spawn().context("cannot start nice")?;
-        Ok(Self(Some(child)))
-    }
-
-    /// Waits for the end. Failures show where the programs are used, which builds missing ones.
-    pub(crate) fn wait(&mut self) -> anyhow::Result<()> {
-        if let Some(child) = &mut self.0 {
-            child.wait().context("cannot wait for kind programs")?;
-        }
-        Ok(())
-    }
-}
-
-impl Drop for Background {
-    /// Stops an abandoned build with all its processes.
-    fn drop(&mut self) {
-        let Some(child) = &mut self.0 else { return };
-        if matches!(child.try_wait(), Ok(None)) {
-            let group = format!("-{}", child.id());
-            let _ = Command::new("kill").args(["--", &group]).status();
-            let _ = child.wait();
-        }
-    }
 }
 
 /// The duration of each part.
