@@ -94,9 +94,7 @@ type Served = (
 #[derive(Debug, Default)]
 pub(super) struct Parts {
     served: Kept<Served>,
-    /// The last value of `served`, which the chains belong to.
-    last: Option<Arc<Compiled>>,
-    chains: Vec<Kept<Arc<ResolvedChain>>>,
+    chains: KeptList<ServiceName, Arc<ResolvedChain>>,
     endpoints: KeptList<Arc<Backend>, Arc<Vec<Endpoint>>>,
 }
 
@@ -117,15 +115,8 @@ pub(super) fn snapshot(read: &mut Reading<'_, '_>, parts: &mut Parts) -> Option<
         let hides = served.is_of_cluster && txn.config_entry(kind, &gateway.name).is_some();
         (served, providers, generations, hides)
     });
-    let is_last = |last: &Arc<Compiled>| Arc::ptr_eq(last, &served);
-    if !parts.last.as_ref().is_some_and(is_last) {
-        parts.last = Some(Arc::clone(&served));
-        parts.chains.clear();
-    }
-    parts
-        .chains
-        .resize_with(served.upstreams.len(), Kept::default);
-    let upstreams = served.upstreams.iter().zip(&mut parts.chains);
+    let chains = parts.chains.values(&served.services, |one| one);
+    let upstreams = std::iter::zip(&served.upstreams, chains);
     let upstreams = upstreams.map(|(upstream, chain)| UpstreamSnapshot {
         upstream: Arc::clone(upstream),
         resolved: read.kept(chain, |txn| {

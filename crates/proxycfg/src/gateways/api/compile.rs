@@ -29,6 +29,8 @@ pub struct Compiled {
     /// The certificates of the listeners, each once.
     pub certificates: Vec<Arc<Option<GatewayCertificate>>>,
     /// The services that the routes lead to, ordered by name.
+    pub services: Arc<Vec<ServiceName>>,
+    /// The same as upstreams.
     pub upstreams: Vec<Arc<Upstream>>,
     /// What is outside of the mesh and the routes lead to, in order and each once.
     pub backends: Arc<Vec<Arc<Backend>>>,
@@ -69,13 +71,15 @@ fn of_entries(txn: &ReadTxn<'_>, gateway: &ServiceName, datacenter: &str) -> Com
 }
 
 fn with_upstreams(txn: &ReadTxn<'_>, mut compiled: Compiled) -> Compiled {
-    let upstreams = compiled.services().into_iter().map(|service| {
+    let services: Vec<_> = compiled.services().into_iter().cloned().collect();
+    let upstreams = services.iter().map(|service| {
         // The same `Arc` for every gateway of the tenancy.
         txn.shared("upstream of API gateways", &service.to_string(), |txn| {
-            merge::plain_upstream(&service, txn.tenancy())
+            merge::plain_upstream(service, txn.tenancy())
         })
     });
     compiled.upstreams = upstreams.collect();
+    compiled.services = Arc::new(services);
     compiled
 }
 
@@ -178,10 +182,10 @@ fn hosts(txn: &ReadTxn<'_>, here: &[(&ApiGatewayListener, &Bound)]) -> Vec<Virtu
 
 impl Compiled {
     /// The services that anything leads to, each once, ordered by name.
-    pub(super) fn services(&self) -> BTreeSet<ServiceName> {
+    fn services(&self) -> BTreeSet<&ServiceName> {
         let targets = self.listeners.iter().flat_map(|one| one.targets());
         let services = targets.filter_map(|target| match target {
-            Target::Service(service) => Some(service.clone()),
+            Target::Service(service) => Some(service),
             Target::Backend(_) | Target::Answer(_) => None,
         });
         services.collect()
