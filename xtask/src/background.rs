@@ -28,7 +28,8 @@ impl Background {
         let mut command = Command::new("nice");
         command
             .args(["-n", "19"])
-            .arg(std::env::current_exe()?)
+            // Not the file of this process, which the stage `readme` replaces by its own.
+            .arg(workspace.target.join("debug/xtask"))
             .args(arguments)
             .stdin(Stdio::null())
             .stdout(output.try_clone()?)

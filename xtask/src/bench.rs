@@ -27,11 +27,11 @@ pub(crate) struct Options {
     #[arg(long, default_value_t = 20)]
     failures: u32,
     /// One part: start (with memory and probe), relay, metrics, restart or hostile of the dataplane, or server,
-    /// gateways, store, api, etcd; default: all of these. Or failover, as root. Or kubernetes, with the
-    /// requirements of `cargo xtask kind`
+    /// gateways, store, api, etcd; default: all of these. Or failover, as root. Or kubernetes or gateway-api, with
+    /// the requirements of `cargo xtask kind`
     #[arg(long, value_parser = [
         "start", "relay", "metrics", "restart", "hostile", "server", "gateways", "store", "api", "etcd",
-        "failover", "kubernetes",
+        "failover", "kubernetes", "gateway-api",
     ])]
     only: Option<String>,
     /// Profile of the measured dataplane; `quick-release` builds faster and uses more memory
@@ -67,6 +67,9 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> anyhow::Result<()
         let pods = options.pods.to_string();
         let arguments = ["--simulated-pods".to_owned(), pods];
         return kind::bench(workspace, PROFILE[1], &arguments);
+    }
+    if only == Some("gateway-api") {
+        return kind::bench(workspace, PROFILE[1], &[kind::GATEWAYS.to_owned()]);
     }
     if only == Some("failover") {
         return failover(workspace, options);

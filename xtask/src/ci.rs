@@ -28,19 +28,24 @@ struct Build {
     before: &'static str,
 }
 
-const BUILDS: [Build; 3] = [
-    // With empty caches it takes ten minutes, about as long as the stages that only compile.
-    Build {
-        task: &["kind", "programs"],
-        with: "clippy",
-        before: "left-out",
-    },
+const BUILDS: [Build; 4] = [
+    // Tests, clients of Consul and scenarios with Kubernetes often wait.
     Build {
         task: &["vault"],
-        with: "clippy",
+        with: "readme",
         before: "left-out",
     },
-    // Clients of Consul and scenarios with Kubernetes mostly wait.
+    // With empty caches it takes ten minutes.
+    Build {
+        task: &["kind", "programs"],
+        with: "readme",
+        before: "chart",
+    },
+    Build {
+        task: &["kind", "gateway-api", "--no-run"],
+        with: "interop",
+        before: "gateway-api",
+    },
     Build {
         task: &["fuzz", "--no-run"],
         with: "interop",
@@ -48,12 +53,15 @@ const BUILDS: [Build; 3] = [
     },
 ];
 
-const STAGES: [Stage; 11] = [
+const STAGES: [Stage; 12] = [
     ("format", |workspace, _| {
         workspace::run(&mut workspace.cargo(&["fmt", "--all", "--check"]))?;
         fuzz::format(workspace)
     }),
     ("tidy", |workspace, _| tidy::run(workspace)),
+    // The commands of the README on a machine that has nothing else, which builds and tests everything.
+    ("readme", |workspace, _| machine::run_commands(workspace)),
+    // After the tests, from whose builds they take macros and build scripts.
     ("clippy", |workspace, _| {
         workspace::run(&mut workspace.cargo(&[
             "clippy",
@@ -76,8 +84,6 @@ const STAGES: [Stage; 11] = [
         ];
         workspace::run(workspace.cargo(&args).env("RUSTDOCFLAGS", "-D warnings"))
     }),
-    // The commands of the README on a machine that has nothing else, which builds and tests everything.
-    ("readme", |workspace, _| machine::run_commands(workspace)),
     // The tests that were left out there, with the tools of this machine.
     ("left-out", |workspace, records| {
         vault::get(workspace)?;
@@ -90,6 +96,9 @@ const STAGES: [Stage; 11] = [
         chart::run(workspace, &chart::Options::default())
     }),
     ("kind", |workspace, _| kind::all(workspace)),
+    ("gateway-api", |workspace, _| {
+        kind::gateway_api_core(workspace)
+    }),
     ("fuzz", |workspace, _| fuzz::all(workspace)),
 ];
 
@@ -111,7 +120,7 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> anyhow::Result<()
         });
         let verdict = if result.is_ok() { "ok" } else { "FAILED" };
         let took = took.as_secs_f64();
-        report.push(format!("{name:<8} {took:>7.1} s  {verdict}"));
+        report.push(format!("{name:<11} {took:>7.1} s  {verdict}"));
         println!("-- {}", report[report.len() - 1]);
         if result.is_err() {
             outcome = result;
@@ -132,7 +141,7 @@ fn start_builds(
     builds: &mut Vec<(&'static Build, Background)>,
 ) -> anyhow::Result<()> {
     for build in BUILDS.iter().filter(|build| build.with == stage) {
-        if build.task[0] != "kind" || kind::builds_programs() {
+        if build.task != ["kind", "programs"] || kind::builds_programs() {
             builds.push((build, Background::start(workspace, build.task)?));
         }
     }

@@ -84,9 +84,9 @@ pub(crate) fn namespace(cluster: &Cluster) -> Namespace<'_> {
     }
 }
 
-/// Installs the release with its own servers.
-pub(crate) fn install(cluster: &Cluster) -> anyhow::Result<()> {
-    let installed = OWN.upgrade(&[]);
+/// Installs the release with its own servers, or upgrades it.
+pub(crate) fn install(cluster: &Cluster, values: &[&str]) -> anyhow::Result<()> {
+    let installed = OWN.upgrade(values);
     installed.map_err(|error| error.context(namespace(cluster).describe()))
 }
 

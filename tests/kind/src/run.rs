@@ -48,8 +48,8 @@ impl Needs {
 
 /// A group of scenarios; groups run one after the other.
 pub(crate) struct Group {
-    /// Whether the chart is installed before.
-    pub(crate) mesh: bool,
+    /// The values of the chart that is installed before; `None` if the scenarios do not use it.
+    pub(crate) mesh: Option<&'static [&'static str]>,
     /// If this is missing, the group is skipped and reported.
     pub(crate) needs: Needs,
     /// The maximum number of concurrent scenarios. Scenarios mostly wait; those that affect the whole
@@ -65,7 +65,7 @@ pub(crate) fn all(cluster: &Cluster, filters: &[String]) -> anyhow::Result<()> {
     };
     let mut failed = Vec::new();
     let mut count = 0;
-    let mut installed = false;
+    let mut installed = None;
     let mut left_out = Vec::new();
     for group in scenarios::GROUPS {
         let files = group.scenarios.iter().copied().flatten();
@@ -82,11 +82,14 @@ pub(crate) fn all(cluster: &Cluster, filters: &[String]) -> anyhow::Result<()> {
             left_out.extend(lines);
             continue;
         }
-        if group.mesh && !installed {
+        if matches!(group.needs, Needs::GatewayApi) {
+            scenarios::define_gateway_api(cluster)?;
+        }
+        if group.mesh.is_some() && installed != group.mesh {
             let start = SystemTime::now();
-            mesh::install(cluster)?;
+            mesh::install(cluster, group.mesh.unwrap_or_default())?;
             println!("{:>6.1} s  the chart is installed", seconds_since(start));
-            installed = true;
+            installed = group.mesh;
         }
         count += scenarios.len();
         failed.extend(side_by_side(cluster, group.at_a_time, &scenarios));

@@ -64,6 +64,9 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> anyhow::Result<()
         Some(Action::Programs) => {
             return programs::get(workspace, &Cache::find()?).map(|_| ());
         }
+        Some(Action::GatewayApi(suite)) if suite.no_run => {
+            return gateway_api::build(workspace, suite);
+        }
         Some(Action::GatewayApi(suite)) => Some(suite),
         Some(Action::Up) | None => None,
     };
@@ -113,6 +116,20 @@ pub(crate) fn all(workspace: &Workspace) -> anyhow::Result<()> {
     run(workspace, &options)
 }
 
+/// The core tests of the Gateway API's suite, on a node that is started here, and no cluster afterwards.
+pub(crate) fn gateway_api_core(workspace: &Workspace) -> anyhow::Result<()> {
+    let suite = gateway_api::Options::core(workspace);
+    let options = Options {
+        command: Some(Action::GatewayApi(suite)),
+        keep: false,
+        filter: Vec::new(),
+    };
+    run(workspace, &options)
+}
+
+/// The argument of `legate-kind bench` that needs the definitions of the Gateway API.
+pub(crate) const GATEWAYS: &str = "--gateways";
+
 /// Runs `legate-kind bench` in a new cluster, or in that of `KUBECONFIG`, with programs of this
 /// profile.
 pub(crate) fn bench(
@@ -142,9 +159,13 @@ fn measure(
     kind.load(&archive)?;
     kind.ready(workspace)?;
     let mut command = Command::new(programs.join("legate-kind"));
-    command.current_dir(&workspace.root).arg("bench");
+    command.current_dir(&workspace.root);
+    if arguments.iter().any(|argument| argument == GATEWAYS) {
+        let folder = gateway_api::definitions(workspace)?;
+        command.arg("--gateway-api").arg(folder);
+    }
     kind.environment(&mut command)?;
-    workspace::run(command.args(arguments))
+    workspace::run(command.arg("bench").args(arguments))
 }
 
 /// Runs the scenarios in a cluster, from loading the images to the result.

@@ -30,9 +30,10 @@ const INSIDE: &str = "10.250.0.2";
 pub(super) const LOAD_BALANCERS: &str = "10.250.1.0/24";
 
 /// The required tools: program and Debian package.
-const TOOLS: [(&str, &str); 10] = [
+const TOOLS: [(&str, &str); 11] = [
     ("bridge", "containernetworking-plugins"),
     ("containerd", "containerd"),
+    ("curl", "curl"),
     ("ip", "iproute2"),
     ("iptables", "iptables"),
     ("mount", "mount"),

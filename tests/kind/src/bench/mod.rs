@@ -7,6 +7,7 @@
 mod admission;
 mod api;
 mod figures;
+mod gateway_api;
 mod readiness;
 mod scale;
 mod simulated;
@@ -16,7 +17,7 @@ use clap::Args;
 
 use self::api::Api;
 use crate::cluster::Cluster;
-use crate::mesh;
+use crate::{mesh, scenarios};
 
 /// The scope of the measurement.
 #[derive(Args)]
@@ -33,6 +34,9 @@ pub(crate) struct Options {
     /// Number of readiness changes of a pod
     #[arg(long, default_value_t = 50)]
     changes: u32,
+    /// Measure the operator with many objects of the Gateway API instead
+    #[arg(long)]
+    gateways: bool,
 }
 
 /// Runs all parts in sequence.
@@ -40,7 +44,14 @@ pub(crate) fn run(cluster: &Cluster, options: &Options) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;
-    mesh::install(cluster)?;
+    if options.gateways {
+        scenarios::define_gateway_api(cluster)?;
+    }
+    let values: &[&str] = match options.gateways {
+        true => scenarios::GATEWAY_API_VALUES,
+        false => &[],
+    };
+    mesh::install(cluster, values)?;
     let measured = runtime.block_on(measure(cluster, options));
     let release = mesh::namespace(cluster);
     let measured = measured.map_err(|error| error.context(release.describe()));
@@ -50,6 +61,9 @@ pub(crate) fn run(cluster: &Cluster, options: &Options) -> anyhow::Result<()> {
 
 async fn measure(cluster: &Cluster, options: &Options) -> anyhow::Result<()> {
     let api = Api::connect().await?;
+    if options.gateways {
+        return gateway_api::measure(cluster, &api).await;
+    }
     let memory = scale::idle(&api).await?;
     simulated::add_node(&api).await?;
     // A failed part does not prevent the others.

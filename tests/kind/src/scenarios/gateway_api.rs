@@ -1,43 +1,44 @@
-//! A Gateway of the Gateway API in front of applications in the mesh and outside of it.
+//! Gateways of the Gateway API in front of applications in the mesh and outside of it.
+
+mod kills;
+mod references;
 
 use std::fs;
-use std::path::Path;
 
 use anyhow::{Context, ensure};
 use serde_json::{Value, json};
 
 use crate::cluster::Cluster;
-use crate::mesh;
 use crate::namespace::Namespace;
 use crate::run::Scenario;
 use crate::workload::{
     App, ask_until_answered, ask_until_refused, assert_caller, intend, resource, speaks_http,
 };
 
-pub(super) const SCENARIOS: &[Scenario] = &[Scenario {
-    name: "a_gateway_leads_into_the_mesh",
-    run: a_gateway_leads_into_the_mesh,
-}];
+pub(super) const SCENARIOS: &[Scenario] = &[
+    Scenario {
+        name: "a_gateway_leads_into_the_mesh",
+        run: a_gateway_leads_into_the_mesh,
+    },
+    Scenario {
+        name: "what_a_gateway_refers_to_goes_away",
+        run: references::what_a_gateway_refers_to_goes_away,
+    },
+    Scenario {
+        name: "routes_change_while_all_around_is_killed",
+        run: kills::routes_change_while_all_around_is_killed,
+    },
+];
 
-const CLASS: &str = "scenario";
+/// The values of the chart for these scenarios.
+pub(crate) const VALUES: &[&str] = &["connectInject.apiGateway.enabled=true"];
+
 const PORT: u16 = 8000;
 
-fn a_gateway_leads_into_the_mesh(space: &Namespace) -> anyhow::Result<()> {
-    let folder = space.cluster.gateway_api.as_deref();
-    define(space.cluster, folder.context("the definitions are named")?)?;
-    let release = mesh::namespace(space.cluster);
-    let outcome = mesh::OWN.upgrade(&["connectInject.apiGateway.enabled=true"]);
-    let outcome = outcome.and_then(|()| served(space));
-    let outcome = outcome.map_err(|error| error.context(release.describe()));
-    // Also after a failure. Objects of the whole cluster are not deleted with the namespace.
-    let class = ["delete", "gatewayclass", CLASS, "--ignore-not-found"];
-    let ended = space.cluster.kubectl(&class).map(|_| ());
-    let ended = ended.and_then(|()| mesh::OWN.upgrade(&[]));
-    outcome.and(ended)
-}
-
 /// Installs the definitions as a user does.
-fn define(cluster: &Cluster, folder: &Path) -> anyhow::Result<()> {
+pub(crate) fn define(cluster: &Cluster) -> anyhow::Result<()> {
+    let folder = cluster.gateway_api.as_deref();
+    let folder = folder.context("the definitions are named")?;
     for entry in fs::read_dir(folder).with_context(|| folder.display().to_string())? {
         let path = entry?.path();
         // The others are for kustomize.
@@ -52,51 +53,60 @@ fn define(cluster: &Cluster, folder: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn served(space: &Namespace) -> anyhow::Result<()> {
+/// Applies a class for the Gateways of a scenario, with this many proxies each. It is not deleted with the namespace.
+fn class(space: &Namespace, name: &str, instances: u32) -> anyhow::Result<()> {
+    // Nothing gives a LoadBalancer an address here.
+    let config = json!({"serviceType": "ClusterIP", "deployment": {"defaultInstances": instances}});
+    space.apply(&resource("GatewayClassConfig", name, &config))?;
+    let parameters = json!({
+        "group": "consul.hashicorp.com", "kind": "GatewayClassConfig", "name": name,
+    });
+    let class = json!({"controllerName": "legate/gateway-controller", "parametersRef": parameters});
+    apply(space, "GatewayClass", name, &class)
+}
+
+/// A Gateway with a listener for HTTP at [`PORT`] and others.
+fn gateway(space: &Namespace, name: &str, class: &str, others: &[Value]) -> anyhow::Result<()> {
+    let http = json!({"name": "http", "port": PORT, "protocol": "HTTP"});
+    let listeners: Vec<&Value> = std::iter::once(&http).chain(others).collect();
+    let spec = json!({"gatewayClassName": class, "listeners": listeners});
+    apply(space, "Gateway", name, &spec)?;
+    space.wait(&format!("gateway/{name}"), "condition=Programmed")
+}
+
+/// A rule that leads from the path of this name to the root of a Service.
+fn rule(name: &str, backend: &Value) -> Value {
+    json!({
+        "matches": [{"path": {"type": "PathPrefix", "value": format!("/{name}")}}],
+        "filters": [{
+            "type": "URLRewrite",
+            "urlRewrite": {"path": {"type": "ReplacePrefixMatch", "replacePrefixMatch": "/"}},
+        }],
+        "backendRefs": [backend],
+    })
+}
+
+/// An application without a sidecar.
+fn outside(name: &str) -> App {
+    App::new(name).annotation("connect-inject", "false")
+}
+
+fn a_gateway_leads_into_the_mesh(space: &Namespace) -> anyhow::Result<()> {
     App::new("entered").run(space)?;
     // Then it sees the caller's identity.
     speaks_http(space, "entered")?;
-    let outside = App::new("outside").annotation("connect-inject", "false");
-    outside.run(space)?;
-    // Nothing gives a LoadBalancer an address here.
-    let config = json!({"serviceType": "ClusterIP"});
-    space.apply(&resource("GatewayClassConfig", CLASS, &config))?;
-    let parameters = json!({
-        "group": "consul.hashicorp.com", "kind": "GatewayClassConfig", "name": CLASS,
-    });
-    apply(
-        space,
-        "GatewayClass",
-        CLASS,
-        &json!({"controllerName": "legate/gateway-controller", "parametersRef": parameters}),
-    )?;
-    apply(
-        space,
-        "Gateway",
-        "edge",
-        &json!({
-            "gatewayClassName": CLASS,
-            "listeners": [{"name": "http", "port": PORT, "protocol": "HTTP"}],
-        }),
-    )?;
-    let rule = |name: &str| {
-        json!({
-            "matches": [{"path": {"type": "PathPrefix", "value": format!("/{name}")}}],
-            "filters": [{
-                "type": "URLRewrite",
-                "urlRewrite": {"path": {"type": "ReplacePrefixMatch", "replacePrefixMatch": "/"}},
-            }],
-            "backendRefs": [{"name": name, "port": 80}],
-        })
-    };
+    outside("outside").run(space)?;
+    let class_name = "scenario";
+    class(space, class_name, 1)?;
+    gateway(space, "edge", class_name, &[])?;
+    let rule = |name: &str| rule(name, &json!({"name": name, "port": 80}));
     let route = json!({
         "parentRefs": [{"name": "edge"}],
         "rules": [rule("entered"), rule("outside")],
     });
     apply(space, "HTTPRoute", "route", &route)?;
-    space.wait("gateway/edge", "condition=Programmed")?;
 
-    let made = format!("edge-{CLASS}");
+    let made = format!("edge-{class_name}");
     let url = |name: &str| format!("http://{made}:{PORT}/{name}");
     let answer = ask_until_answered(space, "outside", &url("outside"))?;
     ensure!(answer["caller"].is_null(), "{answer}");

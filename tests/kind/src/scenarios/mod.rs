@@ -16,19 +16,27 @@ mod traffic;
 mod tutorial;
 mod whole;
 
+pub(crate) use gateway_api::{VALUES as GATEWAY_API_VALUES, define as define_gateway_api};
+
 use crate::run::{Group, Needs};
 
-/// In order: the tutorial with its own mesh; scenarios without a mesh; scenarios for single
+/// In order: the documents with their own mesh; scenarios without a mesh; scenarios for single
 /// applications; changes of the whole mesh; other meshes.
-pub(crate) const GROUPS: [Group; 9] = [
+pub(crate) const GROUPS: [Group; 10] = [
     Group {
-        mesh: false,
+        mesh: None,
         needs: Needs::Nothing,
         at_a_time: 1,
         scenarios: &[tutorial::SCENARIOS],
     },
     Group {
-        mesh: false,
+        mesh: None,
+        needs: Needs::GatewayApi,
+        at_a_time: 1,
+        scenarios: &[tutorial::WITH_GATEWAY_API],
+    },
+    Group {
+        mesh: None,
         needs: Needs::Nothing,
         at_a_time: 3,
         scenarios: &[
@@ -38,7 +46,7 @@ pub(crate) const GROUPS: [Group; 9] = [
         ],
     },
     Group {
-        mesh: true,
+        mesh: Some(&[]),
         needs: Needs::Nothing,
         at_a_time: 3,
         scenarios: &[
@@ -49,37 +57,37 @@ pub(crate) const GROUPS: [Group; 9] = [
         ],
     },
     Group {
-        mesh: true,
+        mesh: Some(&[]),
         needs: Needs::OwnNode,
         at_a_time: 1,
         scenarios: &[away::SCENARIOS],
     },
     Group {
-        mesh: true,
+        mesh: Some(gateway_api::VALUES),
         needs: Needs::GatewayApi,
         at_a_time: 1,
         scenarios: &[gateway_api::SCENARIOS],
     },
     Group {
-        mesh: true,
+        mesh: Some(&[]),
         needs: Needs::Nothing,
         at_a_time: 1,
         scenarios: &[check::SCENARIOS, gateways::SCENARIOS, whole::SCENARIOS],
     },
     Group {
-        mesh: false,
+        mesh: None,
         needs: Needs::Nothing,
         at_a_time: 1,
         scenarios: &[tenants::SCENARIOS],
     },
     Group {
-        mesh: false,
+        mesh: None,
         needs: Needs::OwnNode,
         at_a_time: 1,
         scenarios: &[several::SCENARIOS],
     },
     Group {
-        mesh: false,
+        mesh: None,
         needs: Needs::Consul,
         at_a_time: 1,
         scenarios: &[external::SCENARIOS],

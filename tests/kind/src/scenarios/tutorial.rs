@@ -1,5 +1,5 @@
-//! The tutorial verbatim: the blocks of `docs/kubernetes.md`, each run by a shell in the project's folder
-//! as a reader would, with the images under the chart's names.
+//! Documents verbatim: their blocks, each run by a shell in the project's folder as a reader would, with the images
+//! under the chart's names.
 
 use std::path::Path;
 use std::process::Command;
@@ -12,11 +12,17 @@ use crate::mesh;
 use crate::namespace::Namespace;
 use crate::retry::retry;
 use crate::run::Scenario;
-use crate::tutorial::{self, DOCUMENT, Step};
+use crate::tutorial::{self, Document, GATEWAY_API, Step, TUTORIAL};
 
 pub(super) const SCENARIOS: &[Scenario] = &[Scenario {
     name: "the_tutorial_works_as_it_is_written",
-    run: the_tutorial_works_as_it_is_written,
+    run: |space| run(space, &TUTORIAL),
+}];
+
+/// Those for a cluster with the definitions of the Gateway API.
+pub(super) const WITH_GATEWAY_API: &[Scenario] = &[Scenario {
+    name: "the_way_to_a_gateway_works_as_it_is_written",
+    run: |space| run(space, &GATEWAY_API),
 }];
 
 /// How long to retry until the output is the expected one.
@@ -30,11 +36,12 @@ kubectl delete namespace legate --ignore-not-found";
 /// output.
 const SHELL: &str = "PATH=$0:$PATH; set -euo pipefail; exec 2>&1; eval \"$1\"";
 
-fn the_tutorial_works_as_it_is_written(space: &Namespace) -> anyhow::Result<()> {
+fn run(space: &Namespace, document: &Document) -> anyhow::Result<()> {
     shell(CLEAN).context("what an earlier run has left")?;
-    for step in &tutorial::parse(DOCUMENT)?.steps {
-        println!("         docs/kubernetes.md:{}", step.line);
-        run(step).with_context(|| {
+    for step in &document.parse()?.steps {
+        let block = format!("{}:{}", document.path, step.line);
+        println!("         {block}");
+        run_step(step).context(block).with_context(|| {
             let spaces = [mesh::RELEASE, "hello", "hello-restricted"];
             let spaces = spaces.map(|name| Namespace {
                 cluster: space.cluster,
@@ -47,29 +54,23 @@ fn the_tutorial_works_as_it_is_written(space: &Namespace) -> anyhow::Result<()> 
 }
 
 /// Runs a block; a read-only block is repeated until its output is the expected one.
-fn run(step: &Step) -> anyhow::Result<()> {
-    let Step {
-        line,
-        commands,
-        shown,
-    } = step;
+fn run_step(step: &Step) -> anyhow::Result<()> {
     let patience = if step.is_read_only() {
         PATIENCE
     } else {
         Duration::ZERO
     };
-    let block = format!("docs/kubernetes.md, line {line}:\n{commands}");
-    let Some(shown) = shown else {
-        return shell(commands).map(|_| ()).context(block);
+    let Some(shown) = &step.shown else {
+        return shell(&step.commands).map(|_| ());
     };
     retry(patience, "the output", || {
-        let seen = shell(commands)?;
+        let seen = shell(&step.commands)?;
         match tutorial::difference(shown, &seen) {
             None => Ok(()),
             Some(difference) => Err(anyhow::anyhow!(difference)),
         }
     })
-    .context(block)
+    .with_context(|| step.commands.clone())
 }
 
 /// The output of commands, which must succeed.

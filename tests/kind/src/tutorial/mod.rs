@@ -1,5 +1,5 @@
-//! Parses `docs/kubernetes.md` into executable steps, and compares outputs. Pure; `scenarios::tutorial`
-//! runs it.
+//! Parses documents that are run, such as `docs/kubernetes.md`, into executable steps, and compares outputs. Pure;
+//! `scenarios::tutorial` runs them.
 //!
 //! - A block of `sh` is run. A block of `text` after it is its expected output.
 //! - A block of `sh` after a paragraph that begins with [`NOT_RUN`] is not run; the paragraph has the
@@ -13,12 +13,33 @@ use anyhow::{bail, ensure};
 
 pub(crate) use output::difference;
 
-/// The document.
-pub(crate) const DOCUMENT: &str = include_str!("../../../../docs/kubernetes.md");
+/// A document of which all or one section is run.
+pub(crate) struct Document {
+    /// Its path in the repository.
+    pub(crate) path: &'static str,
+    text: &'static str,
+    /// The heading of the section.
+    section: Option<&'static str>,
+}
+
+/// The tutorial.
+pub(crate) const TUTORIAL: Document = Document {
+    path: "docs/kubernetes.md",
+    text: include_str!("../../../../docs/kubernetes.md"),
+    section: None,
+};
+
+/// The way to a Gateway of the Gateway API.
+pub(crate) const GATEWAY_API: Document = Document {
+    path: "docs/gateways-kubernetes.md",
+    text: include_str!("../../../../docs/gateways-kubernetes.md"),
+    section: Some("## From nothing to HTTPS"),
+};
+
 /// The beginning of a paragraph with the reason why the next block is not run.
 const NOT_RUN: &str = "Not run by the tests: ";
 
-/// The content of the document.
+/// The content of a document.
 #[derive(Debug, Default, PartialEq)]
 pub(crate) struct Tutorial {
     /// The steps in order.
@@ -53,8 +74,25 @@ impl Step {
     }
 }
 
-/// Parses a document; errors include the line number.
-pub(crate) fn parse(document: &str) -> anyhow::Result<Tutorial> {
+impl Document {
+    /// Parses it; errors include the line number.
+    pub(crate) fn parse(&self) -> anyhow::Result<Tutorial> {
+        let Some(section) = self.section else {
+            return parse(self.text);
+        };
+        let mut inside = false;
+        // The other lines are empty, so that those of the section keep their numbers.
+        let lines = self.text.lines().map(|line| {
+            if line.starts_with("## ") {
+                inside = line == section;
+            }
+            format!("{}\n", if inside { line } else { "" })
+        });
+        parse(&lines.collect::<String>())
+    }
+}
+
+fn parse(document: &str) -> anyhow::Result<Tutorial> {
     let mut tutorial = Tutorial::default();
     let mut lines = document.lines().enumerate();
     // The paragraph before a block, and whether it directly follows the previous block.
@@ -120,10 +158,14 @@ mod tests {
 
     use super::*;
 
-    /// Files of the repository that the document may quote.
+    /// Files of the repository that documents may quote.
     fn files() -> Vec<PathBuf> {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-        let folders = ["examples/kubernetes", "tests/chart"];
+        let folders = [
+            "examples/kubernetes",
+            "examples/kubernetes/gateway-api",
+            "tests/chart",
+        ];
         let entries = folders.map(|folder| fs::read_dir(root.join(folder)).unwrap());
         let paths = entries
             .into_iter()
@@ -135,19 +177,36 @@ mod tests {
     }
 
     #[test]
-    fn the_document_can_be_run() {
-        let tutorial = parse(DOCUMENT).unwrap();
-        let shown = tutorial.steps.iter().filter(|step| step.shown.is_some());
-        assert!(shown.count() >= 10, "{tutorial:?}");
-        assert!(tutorial.not_run.len() <= 3, "{:?}", tutorial.not_run);
+    fn the_documents_can_be_run() {
         let files: Vec<String> = files()
             .iter()
             .map(|path| fs::read_to_string(path).unwrap())
             .collect();
-        for excerpt in &tutorial.excerpts {
-            let known = files.iter().any(|file| file.contains(excerpt));
-            assert!(known, "no file has this in it:\n{excerpt}");
+        for (document, at_least, not_run) in [(TUTORIAL, 10, 3), (GATEWAY_API, 3, 1)] {
+            let tutorial = document.parse().unwrap();
+            let shown = tutorial.steps.iter().filter(|step| step.shown.is_some());
+            assert!(shown.count() >= at_least, "{tutorial:?}");
+            assert!(tutorial.not_run.len() <= not_run, "{:?}", tutorial.not_run);
+            for excerpt in &tutorial.excerpts {
+                let known = files.iter().any(|file| file.contains(excerpt));
+                assert!(known, "no file has this in it:\n{excerpt}");
+            }
         }
+    }
+
+    #[test]
+    fn a_section_keeps_its_line_numbers() {
+        let document = Document {
+            path: "",
+            text: "# A\n\n```\n```\n\n## B\n\n```sh\nb\n```\n\n## C\n\n```\n```\n",
+            section: Some("## B"),
+        };
+        let expected = Step {
+            line: 8,
+            commands: "b\n".to_owned(),
+            shown: None,
+        };
+        assert_eq!(document.parse().unwrap().steps, [expected]);
     }
 
     #[test]

@@ -45,7 +45,7 @@ const IMAGES: [Image; 3] = [
         user: "65532:65532",
     },
 ];
-/// The image that also has a certificate.
+/// The image of the mesh, which also has a certificate.
 const ADVANCED: &str = "echo-advanced";
 
 /// Writes the archive, in a folder that is created again.
@@ -56,7 +56,8 @@ pub(super) fn archive(suite: &Suite, folder: &Path) -> anyhow::Result<PathBuf> {
     fs::create_dir_all(folder)?;
     let all = suite.references()?;
     let mut archive = Archive::new(folder);
-    for image in IMAGES {
+    let is_built = |image: &Image| suite.has_mesh || image.name != ADVANCED;
+    for image in IMAGES.into_iter().filter(is_built) {
         let mut layer = Layer::create(folder, image.name)?;
         for (name, place) in image.programs {
             layer.file(&suite.application(name), place)?;

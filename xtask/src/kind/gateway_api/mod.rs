@@ -60,6 +60,9 @@ pub(crate) struct Options {
     /// The channel of the resource definitions
     #[arg(long, default_value = CHANNELS[0], value_parser = CHANNELS)]
     channel: String,
+    /// Build the suite and its applications, but run nothing
+    #[arg(long)]
+    pub(super) no_run: bool,
     /// The folder for reports and logs; default: gateway-api below the target folder
     #[arg(long, value_name = "DIR")]
     report: Option<PathBuf>,
@@ -89,6 +92,27 @@ fn profiles() -> PossibleValuesParser {
 }
 
 impl Options {
+    /// The core tests of the profiles that run by default.
+    pub(super) fn core(workspace: &Workspace) -> Self {
+        Self {
+            profiles: Vec::new(),
+            all: false,
+            core: true,
+            run_test: None,
+            channel: CHANNELS[0].to_owned(),
+            no_run: false,
+            report: Some(workspace.target.join("gateway-api")),
+            limit: 30,
+            flags: Vec::new(),
+        }
+    }
+
+    /// The suite with the applications of its tests.
+    fn suite(&self, workspace: &Workspace) -> anyhow::Result<Suite> {
+        let has_mesh = self.runs().iter().any(|run| run.in_mesh);
+        Suite::get(workspace, &Cache::find()?, has_mesh)
+    }
+
     /// The processes of the suite, in order.
     fn runs(&self) -> Vec<Run> {
         if let Some(test) = &self.run_test {
@@ -135,6 +159,11 @@ impl Options {
     }
 }
 
+/// Builds what the core tests need that run by default.
+pub(super) fn build(workspace: &Workspace, options: &Options) -> anyhow::Result<()> {
+    options.suite(workspace).map(drop)
+}
+
 /// The folder with the definitions of the standard channel, which Go fetches if necessary.
 pub(super) fn definitions(workspace: &Workspace) -> anyhow::Result<PathBuf> {
     suite::fetched_definitions(workspace, "standard")
@@ -149,7 +178,7 @@ pub(super) fn run(
     lifetime: Lifetime,
     times: &mut Times,
 ) -> anyhow::Result<()> {
-    let suite = times.measure("suite", || Suite::get(workspace, &Cache::find()?))?;
+    let suite = times.measure("suite", || options.suite(workspace))?;
     times.measure("build", || workspace.build_programs())?;
     let programs = workspace.target.join("debug");
     let archives = times.measure("images", || {

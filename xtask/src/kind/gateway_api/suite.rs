@@ -16,13 +16,17 @@ use crate::workspace::{self, Workspace};
 const FOLDER: &str = "tests/kind/gateway-api";
 /// The sources that determine the programs.
 const SOURCES: [&str; 4] = ["go.mod", "go.sum", "conformance_test.go", "coredns/main.go"];
-/// The packages of the applications.
-const PACKAGES: [&str; 4] = [
+/// The packages of the applications behind gateways, and of those in the mesh, which take longest to build.
+const BEHIND_GATEWAYS: [&str; 2] = [
     "./coredns",
-    "istio.io/istio/pkg/test/echo/cmd/client",
-    "istio.io/istio/pkg/test/echo/cmd/server",
     "sigs.k8s.io/gateway-api/conformance/echo-basic",
 ];
+const IN_MESH: [&str; 2] = [
+    "istio.io/istio/pkg/test/echo/cmd/client",
+    "istio.io/istio/pkg/test/echo/cmd/server",
+];
+/// The flags of builds.
+const SMALL: [&str; 3] = ["-trimpath", "-ldflags", "-s -w"];
 /// The module with the resource definitions, and the one with the tests and their manifests.
 const DEFINITIONS: &str = "sigs.k8s.io/gateway-api";
 const TESTS: &str = "sigs.k8s.io/gateway-api/conformance";
@@ -32,32 +36,44 @@ pub(super) const CHANNELS: [&str; 2] = ["experimental", "standard"];
 /// The built suite.
 pub(super) struct Suite {
     folder: PathBuf,
+    /// Whether it has the applications in the mesh.
+    pub(super) has_mesh: bool,
 }
 
 impl Suite {
-    /// Builds what is missing.
-    pub(super) fn get(workspace: &Workspace, cache: &Cache) -> anyhow::Result<Self> {
+    /// Builds what is missing. `has_mesh`: also the applications of the tests for the mesh.
+    pub(super) fn get(
+        workspace: &Workspace,
+        cache: &Cache,
+        has_mesh: bool,
+    ) -> anyhow::Result<Self> {
         let module = workspace.root.join(FOLDER);
         let folder = cache.folder.join("gateway-api");
-        let stamp = folder.join("stamp");
         let _lock = cache.lock("gateway-api")?;
         let sources = go::stamp(&module, &SOURCES, "run the other scenarios")?;
-        let suite = Self { folder };
-        if fs::read(&stamp).is_ok_and(|found| found == sources) {
-            return Ok(suite);
+        let suite = Self { folder, has_mesh };
+        let stamp = suite.folder.join("stamp");
+        let is_built = |stamp: &Path| fs::read(stamp).is_ok_and(|found| found == sources);
+        if !is_built(&stamp) {
+            if suite.folder.exists() {
+                fs::remove_dir_all(&suite.folder)?;
+            }
+            println!(
+                "building the conformance suite of the Gateway API in {}: some minutes, once",
+                suite.folder.display()
+            );
+            suite.build(&module)?;
+            suite.copy_definitions(&module)?;
+            let references = references(&folder_of(&module, TESTS)?)?;
+            fs::write(suite.folder.join("references"), references.join("\n"))?;
+            fs::write(stamp, &sources)?;
         }
-        if suite.folder.exists() {
-            fs::remove_dir_all(&suite.folder)?;
+        let stamp = suite.folder.join("stamp-of-mesh");
+        if has_mesh && !is_built(&stamp) {
+            println!("building its applications in the mesh: some minutes, once");
+            suite.build_applications(&module, &IN_MESH)?;
+            fs::write(stamp, sources)?;
         }
-        println!(
-            "building the conformance suite of the Gateway API in {}: some minutes, once",
-            suite.folder.display()
-        );
-        suite.build(&module)?;
-        suite.copy_definitions(&module)?;
-        let references = references(&folder_of(&module, TESTS)?)?;
-        fs::write(suite.folder.join("references"), references.join("\n"))?;
-        fs::write(stamp, sources)?;
         Ok(suite)
     }
 
@@ -83,15 +99,18 @@ impl Suite {
     }
 
     fn build(&self, module: &Path) -> anyhow::Result<()> {
-        let small = ["-trimpath", "-ldflags", "-s -w"];
+        self.build_applications(module, &BEHIND_GATEWAYS)?;
+        let mut tests = go::command(module);
+        tests.args(["test", "-c", "-buildvcs=false"]).args(SMALL);
+        workspace::run(tests.arg("-o").arg(self.program()).arg("."))
+    }
+
+    fn build_applications(&self, module: &Path, packages: &[&str]) -> anyhow::Result<()> {
         let applications = self.folder.join("applications");
         fs::create_dir_all(&applications)?;
         let mut build = go::command(module);
-        build.args(["build", "-buildvcs=false"]).args(small);
-        workspace::run(build.arg("-o").arg(&applications).args(PACKAGES))?;
-        let mut tests = go::command(module);
-        tests.args(["test", "-c", "-buildvcs=false"]).args(small);
-        workspace::run(tests.arg("-o").arg(self.program()).arg("."))
+        build.args(["build", "-buildvcs=false"]).args(SMALL);
+        workspace::run(build.arg("-o").arg(&applications).args(packages))
     }
 
     fn copy_definitions(&self, module: &Path) -> anyhow::Result<()> {
