@@ -41,13 +41,7 @@ const NETWORK: [&str; 12] = [
     "REQUESTS_CA_BUNDLE",
 ];
 /// Variables with an effect on cargo's output, which have to be as in later stages.
-const BUILD: [&str; 5] = [
-    "CARGO_INCREMENTAL",
-    "CARGO_PROFILE_DEV_DEBUG",
-    "CARGO_TERM_COLOR",
-    "RUSTFLAGS",
-    "CI",
-];
+const BUILD: [&str; 4] = ["CARGO_INCREMENTAL", "CARGO_TERM_COLOR", "RUSTFLAGS", "CI"];
 
 /// The output of the commands that is used later.
 const OUTPUT: &str = "debug";

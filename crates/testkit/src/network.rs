@@ -72,9 +72,10 @@ impl Cuttable {
     ///
     /// If it cannot listen.
     pub async fn start(target: SocketAddr) -> Self {
-        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))
+        // Not an ephemeral port, which a connection could take while it is cut.
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, free_port()))
             .await
-            .expect("an ephemeral port");
+            .expect("a free port");
         let forwarder = Self {
             address: listener
                 .local_addr()

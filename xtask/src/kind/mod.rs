@@ -64,9 +64,6 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> anyhow::Result<()
         Some(Action::Programs) => {
             return programs::get(workspace, &Cache::find()?).map(|_| ());
         }
-        Some(Action::GatewayApi(suite)) if suite.no_run => {
-            return gateway_api::build(workspace, suite);
-        }
         Some(Action::GatewayApi(suite)) => Some(suite),
         Some(Action::Up) | None => None,
     };
@@ -110,17 +107,6 @@ pub(crate) fn helm(workspace: &Workspace) -> anyhow::Result<PathBuf> {
 pub(crate) fn all(workspace: &Workspace) -> anyhow::Result<()> {
     let options = Options {
         command: None,
-        keep: false,
-        filter: Vec::new(),
-    };
-    run(workspace, &options)
-}
-
-/// The core tests of the Gateway API's suite, on a node that is started here, and no cluster afterwards.
-pub(crate) fn gateway_api_core(workspace: &Workspace) -> anyhow::Result<()> {
-    let suite = gateway_api::Options::core(workspace);
-    let options = Options {
-        command: Some(Action::GatewayApi(suite)),
         keep: false,
         filter: Vec::new(),
     };

@@ -20,7 +20,7 @@ pub(crate) use gateway_api::{VALUES as GATEWAY_API_VALUES, define as define_gate
 
 use crate::run::{Group, Needs};
 
-/// In order: the documents with their own mesh; scenarios without a mesh; scenarios for single
+/// In order: the tutorial with its own mesh; scenarios without a mesh; the way to a Gateway; scenarios for single
 /// applications; changes of the whole mesh; other meshes.
 pub(crate) const GROUPS: [Group; 10] = [
     Group {
@@ -31,12 +31,6 @@ pub(crate) const GROUPS: [Group; 10] = [
     },
     Group {
         mesh: None,
-        needs: Needs::GatewayApi,
-        at_a_time: 1,
-        scenarios: &[tutorial::WITH_GATEWAY_API],
-    },
-    Group {
-        mesh: None,
         needs: Needs::Nothing,
         at_a_time: 3,
         scenarios: &[
@@ -44,6 +38,13 @@ pub(crate) const GROUPS: [Group; 10] = [
             contract::WITHOUT_MESH,
             manifests::SCENARIOS,
         ],
+    },
+    // It leaves its mesh, which the next group replaces.
+    Group {
+        mesh: None,
+        needs: Needs::GatewayApi,
+        at_a_time: 1,
+        scenarios: &[tutorial::WITH_GATEWAY_API],
     },
     Group {
         mesh: Some(&[]),

@@ -60,9 +60,6 @@ pub(crate) struct Options {
     /// The channel of the resource definitions
     #[arg(long, default_value = CHANNELS[0], value_parser = CHANNELS)]
     channel: String,
-    /// Build the suite and its applications, but run nothing
-    #[arg(long)]
-    pub(super) no_run: bool,
     /// The folder for reports and logs; default: gateway-api below the target folder
     #[arg(long, value_name = "DIR")]
     report: Option<PathBuf>,
@@ -92,21 +89,6 @@ fn profiles() -> PossibleValuesParser {
 }
 
 impl Options {
-    /// The core tests of the profiles that run by default.
-    pub(super) fn core(workspace: &Workspace) -> Self {
-        Self {
-            profiles: Vec::new(),
-            all: false,
-            core: true,
-            run_test: None,
-            channel: CHANNELS[0].to_owned(),
-            no_run: false,
-            report: Some(workspace.target.join("gateway-api")),
-            limit: 30,
-            flags: Vec::new(),
-        }
-    }
-
     /// The suite with the applications of its tests.
     fn suite(&self, workspace: &Workspace) -> anyhow::Result<Suite> {
         let has_mesh = self.runs().iter().any(|run| run.in_mesh);
@@ -157,11 +139,6 @@ impl Options {
         })
         .collect()
     }
-}
-
-/// Builds what the core tests need that run by default.
-pub(super) fn build(workspace: &Workspace, options: &Options) -> anyhow::Result<()> {
-    options.suite(workspace).map(drop)
 }
 
 /// The folder with the definitions of the standard channel, which Go fetches if necessary.
