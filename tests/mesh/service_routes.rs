@@ -150,6 +150,7 @@ async fn scenario() {
     );
 
     consumers(&mesh, &pod_routes()).await;
+    ports_of_the_mesh(&mesh).await;
     mesh.intend("web", "v1", "deny").await;
     let denied = |status: &u16| *status == 403;
     eventually("v1 denies requests", || status(82, "v1"), denied).await;
@@ -184,6 +185,41 @@ fn pod_routes() -> impl Fn(&str, u16) -> Value {
             "Owner": CLUSTER, "Frontend": frontend, "Listeners": [listener(80, &http(&rules))],
         })
     }
+}
+
+/// A Service with the name and an address of a service of the mesh: the ports of that are left to it.
+async fn ports_of_the_mesh(mesh: &Mesh) {
+    let address: Ipv4Addr = [10, 96, 0, 8].into();
+    let path = "/v1/internal/service-virtual-ip";
+    let body = json!({"Service": "v2", "ManualVIPs": [address]});
+    mesh.api(Method::PUT, path, Some(body)).await;
+    let frontend = |ports: &[u16]| {
+        let rules = [rule(&json!({}), &json!({"Answer": 418}))];
+        json!({
+            "Owner": CLUSTER,
+            "Frontend": {
+                "Namespace": "shop", "Name": "v2", "Addresses": [address], "MeshPorts": ports,
+            },
+            "Listeners": [listener(80, &http(&rules)), listener(81, &http(&rules))],
+        })
+    };
+    let status = |port: u16| async move {
+        let answer = captured::ask((address, port).into(), Request::get("/")).await;
+        answer.map_or(0, |(status, _)| status.as_u16())
+    };
+    let is = |expected: u16| move |status: &u16| *status == expected;
+    put(mesh, "_v2.shop", frontend(&[])).await;
+    eventually("the frontend has both ports", || status(80), is(418)).await;
+    put(mesh, "_v2.shop", frontend(&[80])).await;
+    eventually("v2 has its port", || status(80), is(200)).await;
+    assert_eq!(status(81).await, 418);
+    // To callers that may not call it the mesh gives no chain.
+    mesh.intend("web", "v2", "deny").await;
+    eventually("the frontend has both again", || status(80), is(418)).await;
+    mesh.intend("web", "v2", "allow").await;
+    eventually("v2 has its port again", || status(80), is(200)).await;
+    let path = "/v1/internal/legate/gateway/_v2.shop";
+    mesh.api(Method::DELETE, path, None).await;
 }
 
 async fn consumers(mesh: &Mesh, routes: &impl Fn(&str, u16) -> Value) {

@@ -83,6 +83,8 @@ pub struct ServicePort {
     pub udp: bool,
     /// What it understands.
     pub app_protocol: Option<String>,
+    /// Whether the service of the mesh with the Service's name leads there.
+    pub is_of_mesh: bool,
 }
 
 /// What was made for a gateway: the proxies and the Service in front of them.

@@ -38,6 +38,9 @@ pub struct ServiceFrontend {
     pub name: String,
     /// Its addresses.
     pub addresses: Vec<IpAddr>,
+    /// The service of the mesh with its name, and the ports through which callers reach it at these addresses
+    /// if they can call it.
+    pub mesh: (String, Vec<u16>),
     /// What is on its ports.
     pub listeners: Vec<Arc<Listener>>,
 }
@@ -92,6 +95,7 @@ fn read(txn: &ReadTxn<'_>, cluster: &str, namespace: &str) -> Frontends {
         ServiceFrontend {
             name,
             addresses: frontend.addresses.clone(),
+            mesh: (frontend.name.clone(), frontend.mesh_ports.clone()),
             listeners,
         }
     });

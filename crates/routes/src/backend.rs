@@ -120,6 +120,10 @@ pub struct Frontend {
     /// frontend of its own for the Service.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub callers: Option<String>,
+    /// The ports of its listeners that callers reach through the service of the mesh with its name, with the
+    /// chain of that, if they can call this service at the same address.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub mesh_ports: Vec<u16>,
 }
 
 /// What a backend understands.

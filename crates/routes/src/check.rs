@@ -173,6 +173,8 @@ impl Frontend {
         }
         bounded("Addresses", self.addresses.len(), MAX_ITEMS)?;
         each("Addresses", &self.addresses, |one| address(*one))?;
+        bounded("MeshPorts", self.mesh_ports.len(), MAX_ITEMS)?;
+        each("MeshPorts", &self.mesh_ports, |one| port(*one))?;
         let callers = self.callers.as_ref();
         callers.map_or(Ok(()), |namespace| object_name("Callers", namespace))
     }

@@ -135,12 +135,16 @@ pub(super) fn frontends(world: &World, routes: &PortRoutes<'_>) -> Vec<ServedFro
         }
         let addresses: BTreeSet<_> = service.addresses.iter().copied().collect();
         frontends.extend(all.into_iter().map(|callers| {
+            let mut mesh_ports = Vec::new();
             let listeners = ports.values().map(|port| {
                 let own = by_callers.get(&callers).and_then(|all| all.get(&port.port));
                 let of_all = || by_callers.get(&None)?.get(&port.port);
                 let content = match own.or_else(of_all) {
                     Some(routes) => routed(routes),
-                    None => unrouted(key, port),
+                    None => {
+                        mesh_ports.extend(port.is_of_mesh.then_some(port.port));
+                        unrouted(key, port)
+                    }
                 };
                 plain(port.port, content)
             });
@@ -151,6 +155,7 @@ pub(super) fn frontends(world: &World, routes: &PortRoutes<'_>) -> Vec<ServedFro
                     name: key.name.clone(),
                     addresses: addresses.iter().copied().collect(),
                     callers,
+                    mesh_ports,
                 },
             }
         }));

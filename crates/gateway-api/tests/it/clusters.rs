@@ -70,6 +70,7 @@ pub(crate) fn world(objects: &[Value]) -> World {
                 name: name.to_owned(),
                 udp,
                 app_protocol: Some(protocol.to_owned()),
+                is_of_mesh: false,
             };
             let address = [10, 96, u8::from(namespace == "other"), name.as_bytes()[0]];
             let service = Service {

@@ -145,6 +145,40 @@ fn a_route_replaces_what_a_service_does() {
 }
 
 #[test]
+fn ports_without_routes_that_the_mesh_serves_are_named() {
+    let mut world = world(&[
+        route(
+            "HTTPRoute",
+            "r",
+            json!({"name": "c", "port": 80}),
+            json!([to("/", "b")]),
+        ),
+        route(
+            "HTTPRoute",
+            "other/s",
+            json!({"name": "c", "port": 81}),
+            json!([to("/", "b")]),
+        ),
+    ]);
+    let service = world.services.get_mut(&Key::new("infra", "c")).unwrap();
+    for port in service.ports.iter_mut().filter(|port| port.port != 443) {
+        port.is_of_mesh = true;
+    }
+    let outcome = resolve(&world);
+    let of = |callers| {
+        let served = frontend(&outcome, SERVED, callers).unwrap();
+        assert_eq!(
+            served.listeners.len(),
+            3,
+            "callers without its chain have all"
+        );
+        served.frontend.mesh_ports.clone()
+    };
+    assert_eq!(of(""), [81]);
+    assert!(of("other").is_empty(), "80 has a route for all");
+}
+
+#[test]
 fn hosts_of_routes_mean_nothing_for_services() {
     let mut one = route(
         "HTTPRoute",

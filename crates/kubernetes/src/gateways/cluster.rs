@@ -209,13 +209,17 @@ impl Cluster {
     }
 
     /// Says of each Service whether it needs a frontend: if pods behind it are in the mesh, and the
-    /// service of the mesh with its name is another one, or leads all its ports to one of them.
+    /// service of the mesh with its name is another one, or leads all its ports to one of them; and to
+    /// which of its ports that service leads.
     pub(super) fn mark_frontends(&mut self) {
-        let selecting = self.pods.selecting();
+        let selected = self.pods.selected();
         for (key, service) in &mut self.world.services {
             let ports = service.ports.iter().filter(|port| !port.udp).count();
-            let is_other = selecting.get(key);
-            service.needs_frontend = is_other.is_some_and(|is_other| *is_other || ports > 1);
+            let selected = selected.get(key);
+            service.needs_frontend = selected.is_some_and(|all| all.is_other || ports > 1);
+            for port in service.ports.iter_mut().filter(|port| !port.udp) {
+                port.is_of_mesh = selected.is_some_and(|all| all.ports.contains(&port.port));
+            }
         }
     }
 
@@ -506,6 +510,7 @@ fn service_of(service: &core::Service) -> Service {
             name: port.name.clone().unwrap_or_default(),
             udp: port.protocol.as_deref() == Some("UDP"),
             app_protocol: port.app_protocol.clone(),
+            is_of_mesh: false,
         })
     });
     let external_name = spec.and_then(|spec| spec.type_.as_deref()) == Some("ExternalName");

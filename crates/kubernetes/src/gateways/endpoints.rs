@@ -106,7 +106,7 @@ mod tests {
     use legate_model::{ServiceName, Tenancy};
     use serde_json::{Value, json};
 
-    use super::super::pods::Sidecar;
+    use super::super::pods::{Selected, Sidecar};
     use super::*;
     use crate::sync::facts;
     use crate::sync::registration::Settings;
@@ -232,17 +232,26 @@ mod tests {
         pods.put_service(other);
         assert_eq!(applications(&pods, 9090), [Some(9090)]);
         assert_eq!(applications(&pods, 8080), [None]);
-        assert_eq!(pods.selecting(), [(key.clone(), true)].into());
+        let selected = |is_other, ports: &[u16]| Selected {
+            is_other,
+            ports: ports.iter().copied().collect(),
+        };
+        assert_eq!(pods.selected(), [(key.clone(), selected(true, &[]))].into());
         pods.put_service(service("cart", json!({})));
         let own = Key::new("shop", "cart");
+        let both = [
+            (key.clone(), selected(true, &[])),
+            (own.clone(), selected(false, &[80])),
+        ];
         assert_eq!(
-            pods.selecting(),
-            [(key.clone(), true), (own.clone(), false)].into()
+            pods.selected(),
+            both.into(),
+            "90 is not the registered port"
         );
         // What is excluded from the mesh says nothing of it.
         pods.remove_service(&own);
         let ignored = json!({"consul.hashicorp.com/service-ignore": "true"});
         pods.put_service(service("all", ignored));
-        assert_eq!(pods.selecting(), [].into());
+        assert_eq!(pods.selected(), [].into());
     }
 }

@@ -8,9 +8,9 @@ use legate_model::{ServiceName, Tenancy};
 use legate_routes::Endpoint;
 use serde_json::Value;
 
-use crate::sync::facts::{Pod, Service};
+use crate::sync::facts::{Pod, Service, ServicePort};
 use crate::sync::registration::Settings;
-use crate::sync::wanted::{PORTS, PROXY_PORT, Wanted, wanted};
+use crate::sync::wanted::{PORTS, PROXY_PORT, Wanted, target_port, wanted};
 use crate::tenancy::Tenants;
 
 /// The pods of the cluster.
@@ -48,8 +48,18 @@ pub(super) struct Sidecar {
     application: u16,
     /// The others that it leads to.
     further: BTreeSet<u16>,
-    /// The names of the Services that select its pod, without those that are excluded from the mesh.
-    services: BTreeSet<String>,
+    /// The Services that select its pod, without those that are excluded from the mesh: their names, and
+    /// the ports to which the service of the mesh with this name leads.
+    services: BTreeMap<String, BTreeSet<u16>>,
+}
+
+/// The pods of the mesh that a Service selects.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Selected {
+    /// Whether one of them is another service than the Service's name says.
+    pub(super) is_other: bool,
+    /// The ports of the Service to which the service of the mesh with its name leads, for all of them.
+    pub(super) ports: BTreeSet<u16>,
 }
 
 impl Sidecar {
@@ -134,14 +144,19 @@ impl Pods {
         }
     }
 
-    /// The Services that select pods of the mesh, and whether one of these pods is another service than
-    /// the Service's name says.
-    pub(super) fn selecting(&self) -> BTreeMap<Key, bool> {
-        let mut all = BTreeMap::new();
+    /// The Services that select pods of the mesh.
+    pub(super) fn selected(&self) -> BTreeMap<Key, Selected> {
+        let mut all: BTreeMap<Key, Selected> = BTreeMap::new();
         for (pod, sidecar) in &self.sidecars {
-            for service in &sidecar.services {
+            for (service, ports) in &sidecar.services {
                 let is_other = *sidecar.identity.name != **service;
-                *all.entry(Key::new(&pod.namespace, service)).or_default() |= is_other;
+                let selected = all.entry(Key::new(&pod.namespace, service));
+                let selected = selected.or_insert_with(|| Selected {
+                    is_other,
+                    ports: ports.clone(),
+                });
+                selected.is_other |= is_other;
+                selected.ports.retain(|port| ports.contains(port));
             }
         }
         all
@@ -179,11 +194,21 @@ impl Pods {
         let namespace = Some(application.id.namespace.as_str());
         let namespace = namespace.filter(|namespace| !namespace.is_empty());
         let tenancy = tenancy(&self.settings.tenants, namespace);
+        let identity = ServiceName::new(&tenancy, service["Service"].as_str()?);
+        let application = u16::try_from(service["Port"].as_u64()?).ok()?;
+        let services = services.map(|service| {
+            let is_it = *identity.name == *service.key.name;
+            let leads =
+                |port: &&ServicePort| is_it && target_port(pod, &port.target) == Some(application);
+            let ports = service.ports.iter().filter(|port| port.tcp && leads(port));
+            let ports = ports.map(|port| port.port).collect();
+            (service.key.name.clone(), ports)
+        });
         Some(Sidecar {
-            identity: ServiceName::new(&tenancy, service["Service"].as_str()?),
-            application: u16::try_from(service["Port"].as_u64()?).ok()?,
             further: further.filter_map(|port| port.try_into().ok()).collect(),
-            services: services.map(|service| service.key.name.clone()).collect(),
+            services: services.collect(),
+            application,
+            identity,
         })
     }
 }

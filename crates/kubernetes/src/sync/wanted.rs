@@ -238,11 +238,11 @@ fn port_of_services(pod: &Pod, services: &[&Service], name: &str) -> Option<u16>
     let own = services.iter().find(|service| service.key.name == name);
     let service = own.or_else(|| services.first())?;
     let port = service.ports.iter().find(|port| port.tcp)?;
-    target(pod, &port.target)
+    target_port(pod, &port.target)
 }
 
 /// The number of a Service's target port.
-fn target(pod: &Pod, target: &Target) -> Option<u16> {
+pub(crate) fn target_port(pod: &Pod, target: &Target) -> Option<u16> {
     match target {
         Target::Number(number) => Some(*number),
         Target::Name(name) => pod.ports.get(name).copied(),
@@ -253,7 +253,7 @@ fn target(pod: &Pod, target: &Target) -> Option<u16> {
 fn further_ports(pod: &Pod, services: &[&Service], registered: u16) -> BTreeSet<u16> {
     let ports = services.iter().flat_map(|service| &service.ports);
     let targets = ports.filter(|port| port.tcp);
-    let targets = targets.filter_map(|port| target(pod, &port.target));
+    let targets = targets.filter_map(|port| target_port(pod, &port.target));
     let targets: BTreeSet<_> = targets
         .filter(|port| ![0, registered, PROXY_PORT].contains(port))
         .collect();

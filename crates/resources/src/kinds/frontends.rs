@@ -3,6 +3,7 @@
 
 use std::cell::LazyCell;
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
 use std::sync::{Arc, LazyLock};
 
 use legate_model::Protocol;
@@ -163,10 +164,12 @@ impl<'a> OfCluster<'a> {
     }
 
     /// The ports, for the outbound listener. No two have an address and a port in common: that of an address that was
-    /// assigned again belongs to one of its Services until both are written.
+    /// assigned again belongs to one of its Services until both are written. `in_mesh` are the services of the mesh
+    /// that have chains, with an address of each: ports that belong to them are left to these chains.
     pub(super) fn ports(
         &self,
         units: &Units<'_>,
+        in_mesh: &BTreeSet<(&str, IpAddr)>,
         warnings: &mut Vec<String>,
     ) -> Result<Vec<ServicePort>, GenerateError> {
         let mesh = (*self.proxy.mesh).as_ref();
@@ -180,6 +183,10 @@ impl<'a> OfCluster<'a> {
                 let mut addresses = service.addresses.clone();
                 addresses.sort_unstable();
                 addresses.dedup();
+                let (name, ports_of_mesh) = &service.mesh;
+                if ports_of_mesh.contains(&listener.port) {
+                    addresses.retain(|address| !in_mesh.contains(&(&**name, *address)));
+                }
                 addresses.retain(|address| {
                     let owner = taken.entry((*address, listener.port));
                     let owner = *owner.or_insert(&service.name);
@@ -276,6 +283,7 @@ fn has_listener(service: &ServiceFrontend, listener: &Arc<Listener>) -> bool {
 fn is_same(last: &ServiceFrontend, now: &ServiceFrontend) -> bool {
     last.name == now.name
         && last.addresses == now.addresses
+        && last.mesh == now.mesh
         && last.listeners.len() == now.listeners.len()
         && now
             .listeners

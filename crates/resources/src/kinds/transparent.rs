@@ -164,7 +164,13 @@ impl<'a> Transparent<'a, '_> {
                 }));
                 chains.extend(chain(&own.instances, || self.to_instances(upstream)));
             }
-            let ports = frontends.0.ports(frontends.1, warnings)?;
+            let services = std::iter::zip(&self.implicit.0, &owners);
+            let services = services.flat_map(|(implicit, own)| {
+                let name = &*implicit.upstream.upstream.destination_name;
+                own.service.iter().map(move |address| (name, *address))
+            });
+            let services = services.collect();
+            let ports = frontends.0.ports(frontends.1, &services, warnings)?;
             let in_mesh = owners.iter().flat_map(outbound::Own::all);
             let in_mesh = in_mesh
                 .chain(ports.iter().flat_map(|one| one.addresses.iter().copied()))

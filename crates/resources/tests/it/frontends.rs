@@ -64,6 +64,7 @@ fn frontends(v1: &Value) -> Arc<Frontends> {
         services: vec![ServiceFrontend {
             name: "front.shop".to_owned(),
             addresses: vec!["10.96.0.5".parse().unwrap(), "fd00::5".parse().unwrap()],
+            mesh: ("front".to_owned(), Vec::new()),
             listeners: vec![listener(80, &shares), listener(90, &connections)],
         }],
         backends: vec![
@@ -122,6 +123,41 @@ fn a_rollout_changes_endpoints_only() {
         matches!(&changed[..], [one] if one.starts_with("http.80.v1.shop.kubernetes.mesh-")),
         "{changed:?}"
     );
+}
+
+#[test]
+fn ports_of_a_service_of_the_mesh_are_left_to_its_chain() {
+    let matches = |name: &str| {
+        let mut all = Frontends::clone(&frontends(&of("10.1.0.1")));
+        all.services[0].mesh = (name.to_owned(), vec![80]);
+        let set = Generator::new().generate(&with(Arc::new(all)), None);
+        // The addresses, and the port if there is one, of each chain.
+        let listener = outbound(&set).unwrap();
+        let chains = listener.split("filter_chain_match").skip(1).map(|chain| {
+            let value = |line: &str, name: &str| {
+                let value = line.trim().strip_prefix(name)?;
+                Some(value.trim().trim_matches('"').to_owned())
+            };
+            let port = chain.split_once("destination_port");
+            let port =
+                port.and_then(|(_, rest)| rest.lines().find_map(|line| value(line, "value:")));
+            let addresses = chain.lines();
+            let addresses = addresses.filter_map(|line| value(line, "address_prefix:"));
+            let addresses: Vec<_> = addresses.collect();
+            (port.unwrap_or_default(), addresses.join(" "))
+        });
+        chains.collect::<Vec<_>>()
+    };
+    let has = |all: &[(String, String)], port: &str, addresses: &str| {
+        all.contains(&(port.to_owned(), addresses.to_owned()))
+    };
+    let other = matches("other");
+    assert!(has(&other, "80", "10.96.0.6 240.0.0.1"), "{other:?}");
+    assert!(has(&other, "80", "10.96.0.5 fd00::5"), "{other:?}");
+    let own = matches("api");
+    assert!(has(&own, "80", "10.96.0.5 10.96.0.6 240.0.0.1"), "{own:?}");
+    assert!(has(&own, "80", "fd00::5"), "it has no chain there: {own:?}");
+    assert!(has(&own, "90", "10.96.0.5 fd00::5"), "{own:?}");
 }
 
 #[test]

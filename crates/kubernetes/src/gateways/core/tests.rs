@@ -509,7 +509,9 @@ fn a_service_whose_pods_are_in_the_mesh_has_a_frontend_while_it_needs_one() {
     assert_eq!(*name, "_cart.shop");
     assert_eq!(
         body["Frontend"],
-        json!({"Namespace": "shop", "Name": "cart", "Addresses": ["10.96.0.7"]})
+        json!({
+            "Namespace": "shop", "Name": "cart", "Addresses": ["10.96.0.7"], "MeshPorts": [80],
+        })
     );
     assert_eq!(body["Owner"], OWNER);
     assert_eq!(body["Generations"], json!({}));
