@@ -38,9 +38,10 @@ pub struct ServiceFrontend {
     pub name: String,
     /// Its addresses.
     pub addresses: Vec<IpAddr>,
-    /// The service of the mesh with its name, and the ports through which callers reach it at these addresses
-    /// if they can call it.
-    pub mesh: (String, Vec<u16>),
+    /// The name of the service of the mesh that has some of its ports.
+    pub mesh_service: String,
+    /// These ports: callers with a chain for that service at one of the addresses reach them by it.
+    pub mesh_ports: Vec<u16>,
     /// What is on its ports.
     pub listeners: Vec<Arc<Listener>>,
 }
@@ -95,7 +96,8 @@ fn read(txn: &ReadTxn<'_>, cluster: &str, namespace: &str) -> Frontends {
         ServiceFrontend {
             name,
             addresses: frontend.addresses.clone(),
-            mesh: (frontend.name.clone(), frontend.mesh_ports.clone()),
+            mesh_service: frontend.name.clone(),
+            mesh_ports: frontend.mesh_ports.clone(),
             listeners,
         }
     });

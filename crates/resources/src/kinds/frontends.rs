@@ -183,9 +183,9 @@ impl<'a> OfCluster<'a> {
                 let mut addresses = service.addresses.clone();
                 addresses.sort_unstable();
                 addresses.dedup();
-                let (name, ports_of_mesh) = &service.mesh;
-                if ports_of_mesh.contains(&listener.port) {
-                    addresses.retain(|address| !in_mesh.contains(&(&**name, *address)));
+                if service.mesh_ports.contains(&listener.port) {
+                    let name = &*service.mesh_service;
+                    addresses.retain(|address| !in_mesh.contains(&(name, *address)));
                 }
                 addresses.retain(|address| {
                     let owner = taken.entry((*address, listener.port));
@@ -283,7 +283,8 @@ fn has_listener(service: &ServiceFrontend, listener: &Arc<Listener>) -> bool {
 fn is_same(last: &ServiceFrontend, now: &ServiceFrontend) -> bool {
     last.name == now.name
         && last.addresses == now.addresses
-        && last.mesh == now.mesh
+        && last.mesh_service == now.mesh_service
+        && last.mesh_ports == now.mesh_ports
         && last.listeners.len() == now.listeners.len()
         && now
             .listeners

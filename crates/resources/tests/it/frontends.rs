@@ -64,7 +64,8 @@ fn frontends(v1: &Value) -> Arc<Frontends> {
         services: vec![ServiceFrontend {
             name: "front.shop".to_owned(),
             addresses: vec!["10.96.0.5".parse().unwrap(), "fd00::5".parse().unwrap()],
-            mesh: ("front".to_owned(), Vec::new()),
+            mesh_service: "front".to_owned(),
+            mesh_ports: Vec::new(),
             listeners: vec![listener(80, &shares), listener(90, &connections)],
         }],
         backends: vec![
@@ -129,7 +130,8 @@ fn a_rollout_changes_endpoints_only() {
 fn ports_of_a_service_of_the_mesh_are_left_to_its_chain() {
     let matches = |name: &str| {
         let mut all = Frontends::clone(&frontends(&of("10.1.0.1")));
-        all.services[0].mesh = (name.to_owned(), vec![80]);
+        all.services[0].mesh_service = name.to_owned();
+        all.services[0].mesh_ports = vec![80];
         let set = Generator::new().generate(&with(Arc::new(all)), None);
         // The addresses, and the port if there is one, of each chain.
         let listener = outbound(&set).unwrap();
