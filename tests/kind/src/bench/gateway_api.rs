@@ -16,6 +16,7 @@ use super::api::Api;
 use super::figures::{self, Sample};
 use crate::cluster::Cluster;
 use crate::namespace::Namespace;
+use crate::scenarios::delete_class;
 
 const GATEWAYS: usize = 100;
 const ROUTES: usize = 2_000;
@@ -48,7 +49,8 @@ pub(super) async fn measure(cluster: &Cluster, api: &Api) -> anyhow::Result<()> 
         namespace: space.name.clone(),
     };
     let measured = bench.all().await;
-    let removed = space.delete();
+    let classes = CLASSES.map(|name| delete_class(cluster, name));
+    let removed = space.delete().and(classes.into_iter().collect());
     measured.and(removed)
 }
 

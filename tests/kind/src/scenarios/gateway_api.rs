@@ -65,6 +65,16 @@ fn class(space: &Namespace, name: &str, instances: u32) -> anyhow::Result<()> {
     apply(space, "GatewayClass", name, &class)
 }
 
+/// Deletes a class with its parameters.
+pub(crate) fn delete_class(cluster: &Cluster, name: &str) -> anyhow::Result<()> {
+    let both = [
+        format!("gatewayclass/{name}"),
+        format!("gatewayclassconfig/{name}"),
+    ];
+    let words = ["delete", "--ignore-not-found", &both[0], &both[1]];
+    cluster.kubectl(&words).map(drop)
+}
+
 /// A Gateway with a listener for HTTP at [`PORT`] and others.
 fn gateway(space: &Namespace, name: &str, class: &str, others: &[Value]) -> anyhow::Result<()> {
     let http = json!({"name": "http", "port": PORT, "protocol": "HTTP"});
@@ -122,7 +132,8 @@ fn a_gateway_leads_into_the_mesh(space: &Namespace) -> anyhow::Result<()> {
     // What belongs to a Gateway goes with it.
     space.kubectl(&["delete", "gateway/edge"])?;
     space.wait(&format!("deployment/{made}"), "delete")?;
-    space.wait(&format!("service/{made}"), "delete")
+    space.wait(&format!("service/{made}"), "delete")?;
+    delete_class(space.cluster, class_name)
 }
 
 fn apply(space: &Namespace, kind: &str, name: &str, spec: &Value) -> anyhow::Result<()> {

@@ -16,7 +16,9 @@ mod traffic;
 mod tutorial;
 mod whole;
 
-pub(crate) use gateway_api::{VALUES as GATEWAY_API_VALUES, define as define_gateway_api};
+pub(crate) use gateway_api::{
+    VALUES as GATEWAY_API_VALUES, define as define_gateway_api, delete_class,
+};
 
 use crate::run::{Group, Needs};
 

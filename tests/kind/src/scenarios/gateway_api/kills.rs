@@ -6,7 +6,7 @@ use std::process::Command;
 use anyhow::{Context, ensure};
 use serde_json::json;
 
-use super::{PORT, apply, class, gateway, outside, rule};
+use super::{PORT, apply, class, delete_class, gateway, outside, rule};
 use crate::cluster::{eventually, output};
 use crate::mesh;
 use crate::namespace::Namespace;
@@ -68,8 +68,7 @@ pub(super) fn routes_change_while_all_around_is_killed(space: &Namespace) -> any
     release.rolled_out("statefulset/legate-server")?;
     space.rolled_out(&format!("deployment/edge-{CLASS}"))?;
     load.without_failure()?;
-    space.cluster.kubectl(&["delete", "gatewayclass", CLASS])?;
-    Ok(())
+    delete_class(space.cluster, CLASS)
 }
 
 /// Kills all pods of a component of the chart.

@@ -1,13 +1,12 @@
 //! What routes and listeners refer to is deleted, one object after the other: what needs it answers with an error or is
 //! closed, never calls another backend or the same one in plain text, and everything else is served.
 
-use std::path::Path;
 use std::process::Command;
 
 use anyhow::{Context, anyhow, ensure};
 use serde_json::{Value, json};
 
-use super::{PORT, apply, class, gateway, outside, rule};
+use super::{PORT, apply, class, delete_class, gateway, outside, rule};
 use crate::cluster::{eventually, output};
 use crate::namespace::Namespace;
 use crate::workload::{ask, ask_until_answered};
@@ -69,7 +68,7 @@ pub(super) fn what_a_gateway_refers_to_goes_away(space: &Namespace) -> anyhow::R
     let parents = parents(space)?;
     let is_others = |parent: &Value| parent["controllerName"] == OTHER;
     ensure!(parents.iter().any(is_others), "{parents:?}");
-    space.cluster.kubectl(&["delete", "gatewayclass", CLASS])?;
+    delete_class(space.cluster, CLASS)?;
     far.delete()
 }
 
@@ -132,7 +131,7 @@ fn certificate(space: &Namespace) -> anyhow::Result<()> {
     output(&mut openssl, "")?;
     let (key, file) = (format!("--key={key}"), format!("--cert={certificate}"));
     space.kubectl(&["create", "secret", "tls", "refers-tls", &key, &file])?;
-    let file = format!("--from-file=ca.crt={}", Path::new(&certificate).display());
+    let file = format!("--from-file=ca.crt={certificate}");
     space.kubectl(&["create", "configmap", "refers-ca", &file])?;
     Ok(())
 }
@@ -183,20 +182,34 @@ fn condition(space: &Namespace, kind: &str, reason: &str) -> anyhow::Result<Stri
     })
 }
 
-/// Waits until requests are answered with this status. An answer of a backend is a failure at once if it is not
-/// expected.
+/// Waits until requests are answered with this status. Until then only their own backend may answer, if they have one.
 fn answers(space: &Namespace, path: &str, status: &str) -> anyhow::Result<()> {
+    let backend = match path {
+        "gone" => Some(GONE),
+        "far" => Some(FAR),
+        // It would be called in plain text, or the filter would be left out.
+        _ => None,
+    };
     let expected = format!("error: {status} ");
-    eventually(&format!("/{path} is answered with {status}"), || match ask(
+    let wrong = eventually(&format!("/{path} is answered with {status}"), || match ask(
         space,
         CLIENT,
         &url(path),
     ) {
-        Ok(answer) if path == "secured" => panic!("in plain text: {answer}"),
-        Ok(answer) => Err(anyhow!("{answer}")),
-        Err(error) if format!("{error:#}").contains(&expected) => Ok(()),
+        Ok(answer) => {
+            let instance = answer["instance"].as_str().unwrap_or_default();
+            match backend {
+                Some(name) if instance.starts_with(name) => Err(anyhow!("{answer}")),
+                _ => Ok(Some(answer)),
+            }
+        }
+        Err(error) if format!("{error:#}").contains(&expected) => Ok(None),
         Err(error) => Err(error),
-    })
+    })?;
+    match wrong {
+        None => Ok(()),
+        Some(answer) => Err(anyhow!("/{path} must not be answered by this: {answer}")),
+    }
 }
 
 /// Whether the listener for TLS accepts connections.
