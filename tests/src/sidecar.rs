@@ -14,7 +14,7 @@ use tokio::time::timeout;
 
 use crate::client;
 use crate::control_plane::GRPC;
-use crate::wait::{LIMIT, eventually_within};
+use crate::wait::{LIMIT, eventually};
 
 /// Envoy's admin port on the sidecar's own address.
 const ADMIN: u16 = 19000;
@@ -179,8 +179,7 @@ impl Sidecar {
     pub async fn ready(&mut self) {
         let (server, path) = self.readiness;
         let mut ended = None;
-        let wait = eventually_within(
-            LIMIT * 2,
+        let wait = eventually(
             "a sidecar gets ready",
             || {
                 ended = self.child.try_wait().ok().flatten();
@@ -196,7 +195,7 @@ impl Sidecar {
             },
             |(dead, answer)| *dead || matches!(answer, Ok((status, _)) if status.is_success()),
         );
-        let (dead, _) = timeout(LIMIT * 3, wait).await.expect("probes end");
+        let (dead, _) = timeout(LIMIT * 2, wait).await.expect("probes end");
         assert!(!dead, "the sidecar ended:\n{}", self.log());
     }
 

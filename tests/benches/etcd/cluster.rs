@@ -17,7 +17,7 @@ use crate::process::Process;
 
 pub(crate) const SERVERS: usize = 3;
 /// The deadline of a start.
-const START: Duration = Duration::from_secs(60);
+const START: Duration = Duration::from_secs(30);
 
 pub(crate) struct Servers {
     etcd: Cluster,
