@@ -30,7 +30,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use legate_runtime::{Scope, Spawner};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::TcpStream;
 use tokio::sync::mpsc;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::rustls::ServerConfig;
@@ -42,6 +42,8 @@ use tower::util::MapRequestLayer;
 pub use self::ads::{AdsStream, AdsStreams, resource};
 pub use self::record::{Body, Call, Recorded};
 pub use self::script::{DnsAnswer, Script, WAIT, server_entry};
+
+use crate::network::{Listener, free_port_on};
 
 use self::io::Io;
 use self::services::{Authority, Services};
@@ -109,13 +111,15 @@ impl FakeServer {
     ///
     /// If it cannot listen.
     pub async fn start(options: FakeServerOptions) -> Self {
-        let wanted = SocketAddr::new(options.ip, options.port);
-        let listener = listen(wanted).await;
+        // Not an ephemeral port, which a connection could take while the server is stopped.
+        let port = match options.port {
+            0 => free_port_on(&[options.ip]),
+            port => port,
+        };
+        let listener = listen(SocketAddr::new(options.ip, port)).await;
         let (accepted, streams) = mpsc::channel(ads::UNACCEPTED);
         let mut server = Self {
-            address: listener
-                .local_addr()
-                .expect("a bound socket has an address"),
+            address: listener.address(),
             tls: options.tls,
             services: Services::new(Script::default(), accepted),
             streams: AdsStreams::new(streams),
@@ -185,7 +189,7 @@ impl FakeServer {
         self.running = Some(self.run(listener));
     }
 
-    fn run(&self, listener: TcpListener) -> Scope {
+    fn run(&self, listener: Listener) -> Scope {
         let scope = Scope::new("fake-server");
         let (ready, incoming) = mpsc::channel(16);
         let accept = Accept {
@@ -227,8 +231,8 @@ impl std::fmt::Debug for FakeServer {
     }
 }
 
-async fn listen(address: SocketAddr) -> TcpListener {
-    match TcpListener::bind(address).await {
+async fn listen(address: SocketAddr) -> Listener {
+    match Listener::bind(address).await {
         Ok(listener) => listener,
         Err(error) => panic!("the fake server cannot listen on {address}: {error}"),
     }
@@ -253,7 +257,7 @@ impl Cut {
 }
 
 struct Accept {
-    listener: TcpListener,
+    listener: Listener,
     tls: Option<TlsAcceptor>,
     cut: Cut,
     ready: mpsc::Sender<Io>,

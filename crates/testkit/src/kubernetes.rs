@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::convert::Infallible;
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
@@ -19,8 +19,9 @@ use hyper_util::rt::TokioIo;
 use legate_runtime::Scope;
 use percent_encoding::percent_decode_str;
 use serde_json::{Map, Value, json};
-use tokio::net::TcpListener;
 use tokio::sync::watch;
+
+use crate::network::{Listener, free_port};
 
 /// The server, stopped on drop.
 pub struct FakeKubernetes {
@@ -59,8 +60,11 @@ impl FakeKubernetes {
     ///
     /// If there is no port.
     pub async fn start() -> FakeKubernetes {
-        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
-        let address = listener.local_addr().expect("bound");
+        // Not an ephemeral port, which a connection could take while it is away.
+        let listener = Listener::bind((Ipv4Addr::LOCALHOST, free_port()).into())
+            .await
+            .expect("a free port");
+        let address = listener.address();
         let shared = Arc::new(Shared {
             state: Mutex::default(),
             changed: watch::Sender::new(0),
@@ -151,9 +155,7 @@ impl FakeKubernetes {
     ///
     /// If another process has taken the port.
     pub async fn come_back(&self) {
-        let listener = TcpListener::bind(self.address)
-            .await
-            .expect("the same port");
+        let listener = Listener::bind(self.address).await.expect("the same port");
         let scope = serve(listener, Arc::clone(&self.shared));
         *self.scope.lock().unwrap_or_else(PoisonError::into_inner) = Some(scope);
     }
@@ -212,7 +214,7 @@ impl State {
     }
 }
 
-fn serve(listener: TcpListener, shared: Arc<Shared>) -> Scope {
+fn serve(listener: Listener, shared: Arc<Shared>) -> Scope {
     let scope = Scope::new("fake Kubernetes");
     let spawner = scope.spawner();
     scope.spawn("accept", async move {

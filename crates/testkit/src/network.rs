@@ -1,15 +1,18 @@
-//! Free ports, and a TCP forwarder that can be cut, frozen and restored.
+//! Free ports, a listener whose port is free again at once, and a TCP forwarder that can be cut,
+//! frozen and restored.
 //!
 //! Loopback only. The forwarder does not interpret the bytes.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::ops::Range;
+use std::os::fd::AsRawFd;
 use std::sync::LazyLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use legate_runtime::{Scope, Spawner};
+use nix::sys::socket::{Shutdown, shutdown};
 use tokio::io::copy_bidirectional;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Mutex, watch};
@@ -57,6 +60,38 @@ pub fn free_port_on(addresses: &[IpAddr]) -> u16 {
     panic!("no port is free on all of {addresses:?}");
 }
 
+/// A listener that refuses connections once it is dropped, and whose port can be used again.
+///
+/// A process that is being started holds copies of all sockets of ours until its program runs.
+/// Closing the socket alone would leave the port taken until then.
+#[derive(Debug)]
+pub(crate) struct Listener(TcpListener);
+
+impl Listener {
+    /// Listens on an address; port 0 is any ephemeral port.
+    pub(crate) async fn bind(address: SocketAddr) -> io::Result<Self> {
+        TcpListener::bind(address).await.map(Self)
+    }
+
+    /// The address to connect to.
+    pub(crate) fn address(&self) -> SocketAddr {
+        let address = self.0.local_addr();
+        address.expect("a bound socket has an address")
+    }
+
+    /// The next connection, with the client's address.
+    pub(crate) async fn accept(&self) -> io::Result<(TcpStream, SocketAddr)> {
+        self.0.accept().await
+    }
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        // Fails only if it does not listen any more.
+        let _ = shutdown(self.0.as_raw_fd(), Shutdown::Both);
+    }
+}
+
 /// A TCP forwarder. Dropping it cuts it.
 pub struct Cuttable {
     address: SocketAddr,
@@ -73,13 +108,11 @@ impl Cuttable {
     /// If it cannot listen.
     pub async fn start(target: SocketAddr) -> Self {
         // Not an ephemeral port, which a connection could take while it is cut.
-        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, free_port()))
+        let listener = Listener::bind((Ipv4Addr::LOCALHOST, free_port()).into())
             .await
             .expect("a free port");
         let forwarder = Self {
-            address: listener
-                .local_addr()
-                .expect("a bound socket has an address"),
+            address: listener.address(),
             target,
             flowing: watch::Sender::new(true),
             running: Mutex::new(None),
@@ -119,14 +152,14 @@ impl Cuttable {
         self.flowing.send_replace(true);
         let mut running = self.running.lock().await;
         if running.is_none() {
-            let listener = TcpListener::bind(self.address)
+            let listener = Listener::bind(self.address)
                 .await
                 .expect("the port is still free");
             *running = Some(self.run(listener));
         }
     }
 
-    fn run(&self, listener: TcpListener) -> Scope {
+    fn run(&self, listener: Listener) -> Scope {
         let scope = Scope::new("cuttable");
         let spawner = scope.spawner();
         scope.spawn(
@@ -147,7 +180,7 @@ impl std::fmt::Debug for Cuttable {
 }
 
 async fn listen(
-    listener: TcpListener,
+    listener: Listener,
     target: SocketAddr,
     flowing: watch::Receiver<bool>,
     spawner: Spawner,
@@ -198,6 +231,8 @@ async fn forward(mut client: TcpStream, target: SocketAddr, mut flowing: watch::
 
 #[cfg(test)]
 mod tests {
+    use std::os::fd::AsFd;
+
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
     use super::*;
@@ -240,6 +275,18 @@ mod tests {
         network.restore().await;
         let mut stream = TcpStream::connect(network.address()).await.unwrap();
         assert!(echoes(&mut stream).await);
+    }
+
+    #[tokio::test]
+    async fn a_copy_of_a_listener_does_not_keep_its_port() {
+        let listener = Listener::bind((Ipv4Addr::LOCALHOST, free_port()).into())
+            .await
+            .unwrap();
+        let address = listener.address();
+        let _copy = listener.0.as_fd().try_clone_to_owned().unwrap();
+        drop(listener);
+        assert!(TcpStream::connect(address).await.is_err());
+        Listener::bind(address).await.unwrap();
     }
 
     #[tokio::test]
