@@ -60,6 +60,23 @@ pub fn free_port_on(addresses: &[IpAddr]) -> u16 {
     panic!("no port is free on all of {addresses:?}");
 }
 
+/// Waits until an address at which this process has listened can be bound again: a process that is being
+/// started holds copies of all sockets of ours until its program runs.
+///
+/// # Panics
+///
+/// If somebody else listens there.
+pub async fn until_free(address: SocketAddr) {
+    let bind = async || TcpListener::bind(address).await.is_ok();
+    let free = async {
+        while !bind().await {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    let waited = tokio::time::timeout(STOP, free).await;
+    assert!(waited.is_ok(), "{address} is in use");
+}
+
 /// A listener that refuses connections once it is dropped, and whose port can be used again.
 ///
 /// A process that is being started holds copies of all sockets of ours until its program runs.
@@ -287,6 +304,20 @@ mod tests {
         drop(listener);
         assert!(TcpStream::connect(address).await.is_err());
         Listener::bind(address).await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_port_is_awaited_while_a_copy_of_its_listener_is_open() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let copy = listener.as_fd().try_clone_to_owned().unwrap();
+        drop(listener);
+        let free = until_free(address);
+        tokio::pin!(free);
+        let waited = tokio::time::timeout(Duration::from_millis(50), &mut free).await;
+        assert!(waited.is_err(), "it is in use");
+        drop(copy);
+        free.await;
     }
 
     #[tokio::test]

@@ -16,7 +16,7 @@ use legate_dataplane::signals::{self, StopSender, Urgency};
 use legate_envoy::process::Identity;
 use legate_runtime::Scope;
 use legate_testkit::fake_server::{Call, FakeServer};
-use legate_testkit::network::free_port;
+use legate_testkit::network::{free_port, until_free};
 use tempfile::TempDir;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -130,6 +130,12 @@ impl Setup {
         timeout(PATIENCE, async { tokio::join!(running, part(stop)) })
             .await
             .expect("it ends")
+    }
+
+    /// Waits until it can listen again.
+    async fn ports_are_free(&self) {
+        until_free(self.settings.lifecycle.bind).await;
+        until_free(self.xds).await;
     }
 
     /// Waits for Envoy's process.
@@ -416,6 +422,7 @@ async fn an_adopted_envoy_that_serves_outlives_a_dataplane_that_is_refused() {
     let script = setup.server.script();
     let refusal = Status::permission_denied("no service:write");
     script.fail_always(Call::Discovery, refusal);
+    setup.ports_are_free().await;
     let (outcome, _) = setup
         .run(async |_| {
             serves().await;
@@ -429,6 +436,7 @@ async fn an_adopted_envoy_that_serves_outlives_a_dataplane_that_is_refused() {
     assert!(exists(pid) && snapshot.exists(), "Envoy serves on");
     // A request to end is honoured.
     script.heal(Call::Discovery);
+    setup.ports_are_free().await;
     let (outcome, ()) = setup
         .run(async |stop| {
             serves().await;
@@ -455,6 +463,7 @@ async fn a_taken_port_is_found_before_the_login() {
         (envoy.admin, "-envoy-admin-bind-port"),
         (envoy.ready.unwrap(), "-envoy-ready-bind-port"),
     ] {
+        setup.ports_are_free().await;
         let _taken = tokio::net::TcpListener::bind(address).await.unwrap();
         let (outcome, ()) = setup.run(async |_| ()).await;
         let error = outcome.unwrap_err().to_string();
