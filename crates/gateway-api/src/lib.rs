@@ -42,4 +42,4 @@ pub use outcome::{
     Served, ServedFrontend,
 };
 pub use resolve::resolve;
-pub use world::{Front, Service, ServicePort, World};
+pub use world::{Front, Servers, Service, ServicePort, World};

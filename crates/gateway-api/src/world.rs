@@ -14,6 +14,8 @@ use crate::types::{
 /// What is known of a cluster. The order of its lists means nothing.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct World {
+    /// Whose servers the mesh has.
+    pub servers: Servers,
     /// The name of the controller, which classes of its own have.
     pub controller: String,
     /// The version of the Gateway API whose kinds the cluster has, as in `v1.6.3`.
@@ -58,6 +60,16 @@ pub struct World {
     pub unwritten: BTreeMap<Key, String>,
 }
 
+/// Whose servers a mesh has.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Servers {
+    /// Legate's, which serve everything.
+    #[default]
+    Legate,
+    /// Consul's, which serve what their config entries can say, to services of the mesh.
+    Consul,
+}
+
 /// A Service.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Service {
@@ -68,6 +80,8 @@ pub struct Service {
     /// Whether callers in the mesh need a frontend for it even if no route is attached: a service of the
     /// mesh with its name would lead them to something else.
     pub needs_frontend: bool,
+    /// The service of the mesh with its name, if pods behind it are in the mesh.
+    pub of_mesh: Option<ServiceName>,
     /// Its ports.
     pub ports: Vec<ServicePort>,
 }

@@ -24,7 +24,7 @@ pub(crate) enum Needs {
     Nothing,
     /// The control plane's components run as processes of this machine.
     OwnNode,
-    /// A real Consul is available.
+    /// A real Consul and the definitions of the Gateway API are available.
     Consul,
     /// The definitions of the Gateway API are available.
     GatewayApi,
@@ -38,7 +38,7 @@ impl Needs {
                 "it needs programs of the control plane, which only a node of cargo xtask kind has",
             ),
             Self::Consul if cluster.consul.is_none() => Some("LEGATE_CONSUL names no consul"),
-            Self::GatewayApi if cluster.gateway_api.is_none() => {
+            Self::GatewayApi | Self::Consul if cluster.gateway_api.is_none() => {
                 Some("--gateway-api names no definitions, which Go fetches for cargo xtask kind")
             }
             Self::Nothing | Self::OwnNode | Self::Consul | Self::GatewayApi => None,
@@ -82,7 +82,7 @@ pub(crate) fn all(cluster: &Cluster, filters: &[String]) -> anyhow::Result<()> {
             left_out.extend(lines);
             continue;
         }
-        if matches!(group.needs, Needs::GatewayApi) {
+        if matches!(group.needs, Needs::GatewayApi | Needs::Consul) {
             scenarios::define_gateway_api(cluster)?;
         }
         if group.mesh.is_some() && installed != group.mesh {

@@ -4,11 +4,11 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use legate_routes::covers;
 
-use super::frontend;
 use super::gateway::GatewayPlan;
 use super::listener::{ListenerPlan, Owner};
 use super::lookup::Lookup;
 use super::route::Route;
+use super::{consul, frontend};
 use crate::condition::Problem;
 use crate::kind::RouteKind;
 use crate::object::Key;
@@ -86,7 +86,10 @@ pub(super) fn attach<'a>(
                 continue;
             };
             let plan = &gateways[*gateway];
-            let listeners = listeners(lookup, plan, *owner, (route, parent));
+            let listeners = match consul::refused_route(lookup.world, route) {
+                None => listeners(lookup, plan, *owner, (route, parent)),
+                Some(problem) => Err(problem),
+            };
             let listeners = listeners.and_then(|all| requests.take(*gateway, plan, route, all));
             let to = AttachedTo::Gateway(*gateway, listeners);
             found.push(Attachment { parent, to });

@@ -13,7 +13,7 @@ use crate::condition::{Problem, UNSUPPORTED};
 use crate::kind::{Protocol, RouteKind};
 use crate::object::Key;
 use crate::types::{BackendReference, CONSUL_GROUP, GROUP};
-use crate::world::ServicePort;
+use crate::world::{Servers, ServicePort};
 
 /// A route at a listener, or at a port of a Service.
 #[derive(Clone, Copy)]
@@ -89,6 +89,12 @@ impl RouteContext<'_> {
     /// A port of a Service, as the gateway calls it.
     fn of_port(&self, key: Key, port: &ServicePort, collected: &mut Collected) -> Target {
         let unusable = Target::Answer(self.unusable());
+        if self.lookup.world.servers == Servers::Consul {
+            return self.of_mesh(&key, port).unwrap_or_else(|problem| {
+                collected.report.unresolved(problem);
+                unusable
+            });
+        }
         let protocol = match self.understood(port) {
             Ok(protocol) => protocol,
             Err(problem) => {
@@ -124,6 +130,21 @@ impl RouteContext<'_> {
             protocol,
             tls,
         }))
+    }
+
+    /// The service of the mesh behind a port of a Service.
+    fn of_mesh(&self, key: &Key, port: &ServicePort) -> Result<Target, Problem> {
+        let service = self.lookup.world.services.get(key);
+        let service = service.and_then(|service| service.of_mesh.as_ref());
+        let service = service.filter(|_| port.is_of_mesh).ok_or_else(|| {
+            let message = format!(
+                "backends outside of the mesh are not served with Consul's servers: no service of \
+                 the mesh is behind port {} of Service {key}",
+                port.port
+            );
+            Problem::new(UNSUPPORTED, message)
+        })?;
+        Ok(Target::Service(service.clone()))
     }
 
     fn look_up(&self, reference: &BackendReference) -> Result<Backends<'_>, Problem> {

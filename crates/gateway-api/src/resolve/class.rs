@@ -73,7 +73,7 @@ impl Class<'_> {
                 accepted,
                 Condition::unless(version, version, unknown.as_ref()),
             ],
-            supported_features: features::supported(world.experimental),
+            supported_features: features::supported(world.servers, world.experimental),
         }
     }
 }

@@ -1,5 +1,7 @@
 //! What gateways can do, in the words of the conformance suite.
 
+use crate::world::Servers;
+
 /// What needs fields that only the experimental channel has.
 const EXPERIMENTAL: [&str; 5] = [
     "HTTPRouteDestinationPortMatching",
@@ -10,11 +12,32 @@ const EXPERIMENTAL: [&str; 5] = [
 ];
 
 /// What gateways can do in a cluster with kinds of this channel, sorted.
-pub(super) fn supported(experimental: bool) -> Vec<&'static str> {
-    let all = SUPPORTED.iter().copied();
+pub(super) fn supported(servers: Servers, experimental: bool) -> Vec<&'static str> {
+    let all = match servers {
+        Servers::Legate => SUPPORTED.iter().copied(),
+        Servers::Consul => WITH_CONSUL.iter().copied(),
+    };
     all.filter(|name| experimental || !EXPERIMENTAL.contains(name))
         .collect()
 }
+
+/// What Consul's config entries can say. Sorted.
+const WITH_CONSUL: &[&str] = &[
+    "Gateway",
+    "GatewayAddressEmpty",
+    "GatewayInfrastructure",
+    "GatewayPort8080",
+    "GatewayStaticAddresses",
+    "HTTPRouteBackendRequestHeaderModification",
+    "HTTPRouteMethodMatching",
+    "HTTPRouteNamedRouteRule",
+    "HTTPRouteParentRefPort",
+    "HTTPRouteQueryParamMatching",
+    "HTTPRouteRequestTimeout",
+    "HTTPRouteResponseHeaderModification",
+    "ReferenceGrant",
+    "TCPRoute",
+];
 
 /// Sorted.
 const SUPPORTED: &[&str] = &[
@@ -74,10 +97,9 @@ mod tests {
 
     #[test]
     fn features_are_sorted() {
-        assert!(supported(true).is_sorted());
-        assert_eq!(
-            supported(true).len(),
-            supported(false).len() + EXPERIMENTAL.len()
-        );
+        assert!(SUPPORTED.is_sorted() && WITH_CONSUL.is_sorted());
+        let count = |experimental| supported(Servers::Legate, experimental).len();
+        assert_eq!(count(true), count(false) + EXPERIMENTAL.len());
+        assert!(WITH_CONSUL.iter().all(|name| SUPPORTED.contains(name)));
     }
 }

@@ -24,7 +24,7 @@ use crate::kind::RouteKind;
 use crate::object::Key;
 use crate::outcome::ServedFrontend;
 use crate::types::ParentReference;
-use crate::world::{Service, ServicePort, World};
+use crate::world::{Servers, Service, ServicePort, World};
 
 /// The namespace whose callers a route is for; `None` for all callers.
 type Callers = Option<String>;
@@ -60,6 +60,11 @@ pub(super) fn ports(
     if !matches!(kind, RouteKind::Http | RouteKind::Grpc) {
         let message =
             format!("a {kind} cannot be attached to a Service: HTTPRoutes and GRPCRoutes can");
+        return Err(Problem::new(UNSUPPORTED, message));
+    }
+    if world.servers == Servers::Consul {
+        let message =
+            "a route at a Service is not served with Consul's servers: use a ServiceRouter";
         return Err(Problem::new(UNSUPPORTED, message));
     }
     let missing = |message| Problem::new(NO_PARENT, message);
@@ -124,6 +129,9 @@ pub(super) fn separate_kinds(routes: &[Route<'_>], attached: &mut [Vec<Attachmen
 /// The frontends of all Services that have one.
 pub(super) fn frontends(world: &World, routes: &PortRoutes<'_>) -> Vec<ServedFrontend> {
     let mut frontends = Vec::new();
+    if world.servers == Servers::Consul {
+        return frontends;
+    }
     for (key, service) in &world.services {
         let none = BTreeMap::new();
         let by_callers = routes.0.get(key).unwrap_or(&none);

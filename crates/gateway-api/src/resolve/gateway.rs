@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use super::class::{self, Class};
 use super::listener::{self, ListenerPlan, Owner};
 use super::lookup::{Lookup, Referrer};
-use super::{clients, conflicts, programmed};
+use super::{clients, conflicts, consul, programmed};
 use crate::condition::{ACCEPTED, CONFLICTED, Condition, PROGRAMMED, Problem, RESOLVED};
 use crate::object::{Key, Object};
 use crate::outcome::{GatewayVerdict, ListenerSetVerdict, ListenerVerdict};
@@ -59,6 +59,7 @@ pub(super) fn plan<'a>(
         });
     }
     conflicts::find(&mut listeners);
+    consul::refuse_listeners(lookup.world, &mut listeners);
     GatewayPlan {
         object,
         class,

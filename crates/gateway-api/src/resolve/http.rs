@@ -9,6 +9,7 @@ use legate_routes::{
 };
 
 use super::backend::{Collected, RouteContext};
+use super::consul;
 use super::filters::{self, header_name, is_path, required, unserved};
 use super::route::Route;
 use crate::duration;
@@ -97,7 +98,10 @@ fn finish(
                 let message = "replacePrefixMatch: there is no prefix in the condition";
                 Some(format!("{message} {path:?}"))
             }
-            _ => None,
+            path => {
+                let rule = made.as_ref().ok()?;
+                consul::replaces_more(context.lookup.world, rule, path)
+            }
         });
         let whole = context.route.unserved.clone();
         let reason = whole.or_else(|| made.as_ref().err().cloned()).or(wrong);
@@ -181,6 +185,7 @@ fn http_rule(
     timeouts(&mut rule, written.timeouts.as_ref())?;
     let forwarded = forward(context, &written.backend_refs, collected)?;
     rule.action = redirect.map_or(forwarded, Action::Redirect);
+    consul::unserved(context.lookup.world, &rule)?;
     Ok(rule)
 }
 

@@ -64,7 +64,7 @@ impl ListenerPlan<'_> {
         self.is_accepted() && !self.kinds.is_empty() && has_certificates
     }
 
-    fn refuse(&mut self, reason: &'static str, message: String) {
+    pub(super) fn refuse(&mut self, reason: &'static str, message: String) {
         if self.refused.is_none() {
             self.refused = Some(Problem::new(reason, message));
         }

@@ -11,6 +11,7 @@ mod backend;
 mod class;
 mod clients;
 mod conflicts;
+mod consul;
 mod features;
 mod filters;
 mod frontend;
@@ -43,7 +44,7 @@ use crate::kind::Protocol;
 use crate::object::Key;
 use crate::outcome::{Outcome, ParentVerdict, RouteId, RouteVerdict};
 use crate::types::GROUP;
-use crate::world::World;
+use crate::world::{Servers, World};
 
 /// What becomes of everything in a cluster.
 #[must_use]
@@ -79,7 +80,7 @@ pub fn resolve(world: &World) -> Outcome {
         let services = here.iter().flat_map(|one| one.services.iter().cloned());
         users.push((key.clone(), services.collect()));
         if gateway.is_served() {
-            let (served, full) = serve::served(gateway, listener_routes(gateway, &here));
+            let (served, full) = serve::served(gateway, listener_routes(world, gateway, &here));
             crowded.extend(full.into_iter().map(|listener| (at, listener)));
             outcome.served.insert(key, served);
         }
@@ -279,6 +280,9 @@ fn count(
 /// Whether a route for many hosts gets the requests for one of them that the rules of routes with a
 /// more specific host do not match.
 const FALLS_THROUGH: &str = "FallsThrough";
+/// Consul's gateways have the routes of a host in one place, and no other.
+const OF_CONSUL: &str = "with Consul's servers, requests for a host are only for the routes that name it; \
+                         those that name none get the requests for other hosts";
 const TOO_MANY: &str = "the listener has too many rules: requests for a host are only for the \
                         routes with the most specific host; name fewer hosts, or use more listeners";
 
@@ -304,7 +308,10 @@ fn verdicts_of_routes(
             }
             let is_crowded = attachment.listeners().any(|one| crowded.contains(&one));
             if is_crowded && route.hosts.iter().any(|host| host.starts_with('*')) {
-                let problem = Problem::new("TooManyRules", TOO_MANY);
+                let problem = match world.servers {
+                    Servers::Legate => Problem::new("TooManyRules", TOO_MANY),
+                    Servers::Consul => Problem::new(UNSUPPORTED, OF_CONSUL),
+                };
                 conditions.push(Condition::unless(
                     FALLS_THROUGH,
                     FALLS_THROUGH,
@@ -344,6 +351,7 @@ fn conditions(attachment: &Attachment<'_>, report: &RouteReport) -> Vec<Conditio
 
 /// The listeners of a gateway without conflicts, with their routes if they are served.
 fn listener_routes<'a>(
+    world: &World,
     gateway: &'a GatewayPlan<'a>,
     here: &[&AtListener<'a>],
 ) -> Vec<ListenerRoutes<'a>> {
@@ -356,6 +364,7 @@ fn listener_routes<'a>(
         ListenerRoutes {
             at: index,
             listener,
+            falls_through: world.servers == Servers::Legate,
             attached: attached.map(|one| one.attached.clone()).collect(),
         }
     });

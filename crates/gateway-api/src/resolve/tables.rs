@@ -31,6 +31,9 @@ pub(super) struct ListenerRoutes<'a> {
     /// Its index among those of the gateway.
     pub(super) at: usize,
     pub(super) listener: &'a ListenerPlan<'a>,
+    /// Whether routes for many hosts can get the requests for one of them that the rules of routes with a
+    /// more specific host do not match.
+    pub(super) falls_through: bool,
     /// None if the listener is not served.
     pub(super) attached: Vec<AttachedRoute<'a>>,
 }
@@ -48,8 +51,8 @@ const MAX_RULES: usize = 20_000;
 /// The hosts of a listener.
 pub(super) struct Hosts {
     pub(super) hosts: Vec<VirtualHost>,
-    /// Whether there are too many rules for repeating those of routes for many hosts: requests for a
-    /// host are then for the routes with just this host.
+    /// Whether the rules of routes for many hosts are not repeated, because there are too many, or because
+    /// servers cannot: requests for a host are then for the routes with just this host.
     pub(super) is_crowded: bool,
 }
 
@@ -77,7 +80,7 @@ pub(super) fn hosts(here: &ListenerRoutes<'_>, all: &[ListenerRoutes<'_>]) -> Ho
             .sum::<usize>()
     };
     let count: usize = domains.keys().map(|domain| rules(&repeated(domain))).sum();
-    let is_crowded = count > MAX_RULES;
+    let is_crowded = count > MAX_RULES || (!here.falls_through && by_host.len() > 1);
     let mut by_rules = BTreeMap::<_, Vec<_>>::new();
     for (domain, routes) in domains {
         let routes = match is_crowded {

@@ -77,6 +77,7 @@ pub(crate) fn world(objects: &[Value]) -> World {
                 external_name: false,
                 addresses: vec![address.into()],
                 needs_frontend: name == "c",
+                of_mesh: None,
                 ports: vec![
                     port(80, "http", false, "http"),
                     port(443, "https", false, "https"),

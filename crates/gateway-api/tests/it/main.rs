@@ -6,6 +6,7 @@
 )]
 
 mod clusters;
+mod consul;
 mod fields;
 mod frontends;
 mod gateways;

@@ -4,6 +4,7 @@ use serde_json::{Value, json};
 
 use super::gateways;
 use super::options::Options;
+use crate::gateways::role as role_of_api_gateways;
 use crate::tenancy::Tenants;
 
 /// The operator's rights on nodes: for pods, and for tokens of deleted pods.
@@ -111,6 +112,20 @@ impl Objects {
             "Description": DESCRIPTION,
             "Policies": [{"Name": policy}],
         })];
+        if options.api_gateways {
+            // The operator binds it to the accounts of gateways whose servers want it.
+            let name = format!("{full}-api-gateway-acl-policy");
+            roles.push(json!({
+                "Name": role_of_api_gateways(full),
+                "Description": DESCRIPTION,
+                "Policies": [{"Name": name}],
+            }));
+            policies.push(json!({
+                "Name": name,
+                "Description": DESCRIPTION,
+                "Rules": "mesh = \"read\"",
+            }));
+        }
         for gateway in gateways::all(options, tenants) {
             policies.push(gateway.policy);
             roles.push(gateway.role);

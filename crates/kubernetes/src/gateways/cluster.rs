@@ -216,6 +216,7 @@ impl Cluster {
         for (key, service) in &mut self.world.services {
             let ports = service.ports.iter().filter(|port| !port.udp).count();
             let selected = selected.get(key);
+            service.of_mesh = selected.and_then(|all| all.service.clone());
             service.needs_frontend = selected.is_some_and(|all| all.is_other || ports > 1);
             for port in service.ports.iter_mut().filter(|port| !port.udp) {
                 port.is_of_mesh = selected.is_some_and(|all| all.ports.contains(&port.port));
@@ -521,6 +522,7 @@ fn service_of(service: &core::Service) -> Service {
         external_name,
         addresses: addresses.filter(|_| !external_name).collect(),
         needs_frontend: false,
+        of_mesh: None,
         ports: ports.collect(),
     }
 }

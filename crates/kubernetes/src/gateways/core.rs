@@ -9,18 +9,21 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use kube::core::DynamicObject;
-use legate_gateway_api::{Key, Outcome, resolve};
+use legate_gateway_api::{Key, Outcome, Servers, resolve};
 use legate_runtime::{Backoff, BackoffPolicy};
 use serde_json::Value;
 use tokio::time::Instant;
 
 use super::class_config::ClassConfig;
 use super::cluster::{Cluster, Item, Source};
+use super::entries::{self, Entries, EntryId};
 use super::fronts::{AllAcknowledged, fronts};
 use super::infrastructure::{GatewayMeta, Manifest, manifests};
 use super::kinds::Kind;
+use super::rights::Rights;
 use super::rows::{Request, Rows, frontend_name};
 use super::status::{Verdict, Writer};
+use super::stored::{self, Stored};
 use crate::inject::Installation;
 use crate::sync::objects::Change;
 use crate::sync::registration::Settings;
@@ -52,7 +55,7 @@ pub(super) enum Subject {
     Status(Kind, Key),
     /// The objects that are made for a gateway.
     Infrastructure(Key),
-    /// The rows of a gateway with this name in the mesh, or of a frontend.
+    /// The rows of a gateway with this name in the mesh, or of a frontend; or the entries of a gateway.
     Rows(String),
 }
 
@@ -87,6 +90,14 @@ pub(super) enum Call {
     },
     /// Removes rows.
     RemoveRows { service: String },
+    /// Writes and removes entries.
+    Entries {
+        service: String,
+        requests: Vec<entries::Request>,
+        digests: BTreeMap<EntryId, String>,
+        /// What its proxies need for reading them, if that may have changed.
+        rights: Option<Rights>,
+    },
 }
 
 impl Call {
@@ -96,9 +107,9 @@ impl Call {
             Self::Apply { gateway, .. } | Self::Remove { gateway, .. } => {
                 Subject::Infrastructure(gateway.clone())
             }
-            Self::Rows { service, .. } | Self::RemoveRows { service } => {
-                Subject::Rows(service.clone())
-            }
+            Self::Rows { service, .. }
+            | Self::RemoveRows { service }
+            | Self::Entries { service, .. } => Subject::Rows(service.clone()),
         }
     }
 }
@@ -121,6 +132,8 @@ pub(super) enum Ended {
     Rows(Rows),
     /// Rows were removed.
     RowsRemoved,
+    /// Entries were written and removed: these digests are left.
+    Entries(BTreeMap<EntryId, String>),
     /// It failed, for this reason.
     Failed(String),
 }
@@ -153,6 +166,10 @@ pub(super) struct Core {
     failures: BTreeMap<Subject, String>,
     /// What the servers have.
     written: BTreeMap<String, Rows>,
+    /// The entries that Consul's servers have.
+    stored: Stored,
+    /// The digests of those that were written, by gateway. What the servers have may be older.
+    entries: BTreeMap<String, BTreeMap<EntryId, String>>,
     /// What was applied, and when.
     applied: BTreeMap<Key, (Vec<Manifest>, Instant)>,
     apply_again: Instant,
@@ -188,6 +205,8 @@ impl Core {
             delayed: BTreeMap::new(),
             failures: BTreeMap::new(),
             written: BTreeMap::new(),
+            stored: Stored::default(),
+            entries: BTreeMap::new(),
             applied: BTreeMap::new(),
             apply_again: now + APPLIED_AGAIN,
         }
@@ -239,6 +258,13 @@ impl Core {
         }
     }
 
+    /// The entries of gateways that the servers have, which are Consul's.
+    pub(super) fn stored(&mut self, stored: Stored, now: Instant) {
+        self.cluster.world.servers = Servers::Consul;
+        self.acknowledged(stored::acknowledged(&stored), now);
+        self.stored = stored;
+    }
+
     fn changed(&mut self, now: Instant) {
         self.resolve_at.get_or_insert(now + COLLECTED);
     }
@@ -252,6 +278,7 @@ impl Core {
                 // The servers may have restored a snapshot. What is equal is not written there.
                 let written = self.written.values_mut();
                 written.for_each(|rows| *rows = Rows::unknown());
+                self.entries.clear();
                 self.apply_again = now + APPLIED_AGAIN;
                 self.changed(now);
             }
@@ -321,6 +348,9 @@ impl Core {
                 // The servers report that they are gone.
                 self.pending.remove(&subject);
             }
+            (Subject::Rows(service), Ended::Entries(digests)) => {
+                self.entries.insert(service.clone(), digests);
+            }
             (_, Ended::Failed(reason)) => self.failed(subject, reason, now, random),
             (subject, ended) => unreachable!("{subject:?}: {ended:?}"),
         }
@@ -330,6 +360,7 @@ impl Core {
         if let Subject::Rows(service) = &subject {
             // Nobody knows how much of it was done.
             self.written.insert(service.clone(), Rows::unknown());
+            self.entries.remove(service);
         }
         let is_of_status = matches!(subject, Subject::Status(..));
         if !is_of_status && self.failures.get(&subject) != Some(&reason) {
@@ -483,7 +514,42 @@ impl Core {
         })
     }
 
+    /// The entries that a gateway should have.
+    fn entries(&self, service: &str) -> Option<Call> {
+        let gateway = self.by_service.get(service);
+        let gateway = gateway.and_then(|key| self.gateways.get(key));
+        let gateway = gateway.filter(|gateway| !self.is_of_another_controller(gateway));
+        let wanted = match gateway {
+            None => Entries::default(),
+            Some(gateway) => {
+                // One whose class is missing keeps what it has.
+                self.outcome.gateways.get(&gateway.key)?;
+                let served = self.outcome.served.get(&gateway.key);
+                Entries::of(&self.cluster, (&self.cluster_uid, gateway), served)
+            }
+        };
+        let stored = || stored::digests(&self.stored, &self.cluster_uid, service);
+        let known = self.entries.get(service).cloned().unwrap_or_else(stored);
+        let requests = wanted.requests(&known);
+        if requests.is_empty() {
+            return None;
+        }
+        let account = gateway.map(|one| Key::new(&one.key.namespace, &one.name()));
+        let account = account.filter(|_| !wanted.is_empty());
+        let of_gateway = requests.iter().any(entries::Request::is_of_gateway);
+        let rights = Rights::of(&self.installation, service, account);
+        Some(Call::Entries {
+            service: service.to_owned(),
+            requests,
+            digests: wanted.digests(),
+            rights: rights.filter(|_| of_gateway),
+        })
+    }
+
     fn rows(&self, service: &str) -> Option<Call> {
+        if self.cluster.world.servers == Servers::Consul {
+            return self.entries(service);
+        }
         let written = self.written.get(service);
         if let Some(frontend) = self.frontends.get(service) {
             let served = &self.outcome.frontends[*frontend];

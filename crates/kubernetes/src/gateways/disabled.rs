@@ -68,7 +68,10 @@ fn frontends_of<'a>(cluster: &str, all: &'a AllAcknowledged) -> Vec<&'a str> {
 mod tests {
     use serde_json::json;
 
+    use http::Method;
+
     use super::*;
+    use crate::servers::tests::Fake;
 
     #[test]
     fn gateways_and_other_clusters_keep_what_they_have() {
@@ -80,5 +83,27 @@ mod tests {
         });
         let all = serde_json::from_value(all).unwrap();
         assert_eq!(frontends_of("own", &all), ["_cart.shop", "_cart.shop.web"]);
+    }
+
+    #[tokio::test]
+    async fn only_frontends_of_this_cluster_are_removed() {
+        let fake = Fake::start(|seen| match seen.method {
+            Method::GET => {
+                let all = json!({
+                    "_cart.shop": {"Owner": "own"},
+                    "_cart.stock": {"Owner": "another"},
+                    "shop--edge-legate": {"Owner": "own"},
+                });
+                (200, all.to_string())
+            }
+            _ => (200, "true".to_owned()),
+        });
+        let fake = fake.await;
+        remove("own", &fake.servers(), &Lead::forever())
+            .await
+            .unwrap();
+        let path = "/v1/internal/legate/gateway/_cart.shop".to_owned();
+        let expected = ("DELETE".to_owned(), path, String::new());
+        assert_eq!(fake.changes(), [expected]);
     }
 }

@@ -6,8 +6,10 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::future::select_all;
 use futures_util::stream::FuturesUnordered;
 use futures_util::{FutureExt, StreamExt};
+use http::StatusCode;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use k8s_openapi::jiff::Timestamp;
 use kube::api::{DeleteParams, Patch, PatchParams, Preconditions};
@@ -21,10 +23,13 @@ use tokio::time::Instant;
 use super::CONTROLLER;
 use super::cluster::Source;
 use super::core::{Call, Core, Ended, Subject};
+use super::entries;
 use super::fronts::AllAcknowledged;
 use super::infrastructure::Manifest;
 use super::kinds::Kind;
+use super::rights::Rights;
 use super::rows::Request;
+use super::stored::Stored;
 use super::watches::{KINDS_AGAIN, Kinds, Watches, kinds};
 use crate::inject::{Installation, Published};
 use crate::leader::Lead;
@@ -97,7 +102,7 @@ async fn work(client: &Client, servers: &Servers, lead: &Lead, options: Options)
     }
     let mut calls = FuturesUnordered::new();
     let mut listed = Box::pin(kinds_after(Duration::ZERO, client, BTreeSet::new()));
-    let mut acknowledged = Box::pin(driver.acknowledged(None));
+    let mut known = Box::pin(driver.known(None));
     let mut kinds_known = false;
     loop {
         // Without the kinds it would seem that there are no objects.
@@ -128,9 +133,12 @@ async fn work(client: &Client, servers: &Servers, lead: &Lead, options: Options)
                 kinds_known = true;
                 listed = Box::pin(kinds_after(KINDS_AGAIN, client, kinds.all));
             }
-            (all, index) = &mut acknowledged => {
-                core.acknowledged(all, Instant::now());
-                acknowledged = Box::pin(driver.acknowledged(Some(index)));
+            read = &mut known => {
+                match &read {
+                    Known::Legate(all, _) => core.acknowledged(all.clone(), Instant::now()),
+                    Known::Consul(all, _) => core.stored(all.clone(), Instant::now()),
+                }
+                known = Box::pin(driver.known(Some(read)));
             }
             Ok(()) = published.changed() => {
                 if let Some(installation) = published.borrow_and_update().clone() {
@@ -170,6 +178,22 @@ async fn kinds_after(delay: Duration, client: &Client, known: BTreeSet<Kind>) ->
     }
 }
 
+/// What the servers know of gateways, with its index in their state.
+enum Known {
+    /// What proxies have acknowledged.
+    Legate(AllAcknowledged, u64),
+    /// The entries of Consul's servers.
+    Consul(Stored, Indexes),
+}
+
+/// The index of the entries of each kind.
+type Indexes = [u64; entries::KINDS.len()];
+
+/// A path whose answer waits for a change after an index.
+fn after(path: Path, index: u64) -> Path {
+    path.with("index", &index.to_string()).with("wait", WAIT)
+}
+
 struct Driver<'a> {
     client: &'a Client,
     servers: &'a Servers,
@@ -177,23 +201,60 @@ struct Driver<'a> {
 }
 
 impl Driver<'_> {
-    /// What proxies have acknowledged, with its index, if that is another one.
-    async fn acknowledged(&self, index: Option<u64>) -> (AllAcknowledged, u64) {
+    /// What the servers know of gateways, once it may differ from what was known before.
+    async fn known(&self, before: Option<Known>) -> Known {
         let mut backoff = Backoff::new(API_SERVER);
-        let path = Path::of(["internal", "legate", "gateways", "status"]);
-        let path = match index {
-            Some(index) => path.with("index", &index.to_string()).with("wait", WAIT),
-            None => path,
-        };
         loop {
-            match self.servers.get_indexed(&path).await {
-                Ok(answer) => return answer,
+            let read = match &before {
+                None => self.first_known().await,
+                Some(Known::Legate(_, index)) => self.acknowledged(Some(*index)).await,
+                Some(Known::Consul(all, indexes)) => self.entries_after(all, indexes).await,
+            };
+            match read {
+                Ok(known) => return known,
                 Err(error) => {
-                    tracing::warn!(%error, "cannot read what gateways have acknowledged: retrying");
+                    tracing::warn!(%error, "cannot read what the servers know of gateways: retrying");
                     tokio::time::sleep(backoff.next(rand::random())).await;
                 }
             }
         }
+    }
+
+    /// Consul's servers do not know the path of Legate's.
+    async fn first_known(&self) -> Result<Known, ServersError> {
+        match self.acknowledged(None).await {
+            Err(error) if error.status() == Some(StatusCode::NOT_FOUND) => {}
+            other => return other,
+        }
+        let (mut all, mut indexes) = (Stored::default(), Indexes::default());
+        for (kind, name) in entries::KINDS.iter().enumerate() {
+            let path = Path::of(["config", name]);
+            (all[kind], indexes[kind]) = self.servers.get_indexed(&path).await?;
+        }
+        Ok(Known::Consul(all, indexes))
+    }
+
+    /// What proxies have acknowledged.
+    async fn acknowledged(&self, index: Option<u64>) -> Result<Known, ServersError> {
+        let path = Path::of(["internal", "legate", "gateways", "status"]);
+        let path = match index {
+            Some(index) => after(path, index),
+            None => path,
+        };
+        let (all, index) = self.servers.get_indexed(&path).await?;
+        Ok(Known::Legate(all, index))
+    }
+
+    /// The entries, once those of a kind may have changed.
+    async fn entries_after(&self, all: &Stored, indexes: &Indexes) -> Result<Known, ServersError> {
+        let reads = entries::KINDS.iter().zip(indexes).map(|(name, index)| {
+            let path = after(Path::of(["config", name]), *index);
+            Box::pin(async move { self.servers.get_indexed(&path).await })
+        });
+        let (read, kind, _) = select_all(reads).await;
+        let (mut all, mut indexes) = (all.clone(), *indexes);
+        (all[kind], indexes[kind]) = read?;
+        Ok(Known::Consul(all, indexes))
     }
 
     async fn perform(&self, call: Call) -> (Subject, Ended) {
@@ -233,6 +294,17 @@ impl Driver<'_> {
                 let written =
                     written.map_err(|error| format!("cannot write what it serves: {error}"));
                 ended(written, &service, Ended::Rows(rows))
+            }
+            Call::Entries {
+                service,
+                requests,
+                digests,
+                rights,
+            } => {
+                let written = self.entries(requests, rights).await;
+                let written =
+                    written.map_err(|error| format!("cannot write config entries: {error}"));
+                ended(written, &service, Ended::Entries(digests))
             }
             Call::RemoveRows { service } => {
                 let path = Path::of(["internal", "legate", "gateway", &service]);
@@ -350,6 +422,29 @@ impl Driver<'_> {
             let segments = ["internal", "legate", "gateway", service];
             let path = Path::of(segments.into_iter().chain(request.part));
             self.servers.put_json::<Value>(&path, &request.body).await?;
+        }
+        Ok(())
+    }
+
+    async fn entries(
+        &self,
+        requests: Vec<entries::Request>,
+        rights: Option<Rights>,
+    ) -> Result<(), ServersError> {
+        if let Some(rights) = rights {
+            rights.write(self.servers).await?;
+        }
+        for request in requests {
+            match request {
+                entries::Request::Put(body) => {
+                    let path = Path::of(["config"]);
+                    self.servers.put_json::<Value>(&path, &body).await?;
+                }
+                entries::Request::Delete(kind, name) => {
+                    let path = Path::of(["config", kind, &name]);
+                    self.servers.delete(&path).await?;
+                }
+            }
         }
         Ok(())
     }

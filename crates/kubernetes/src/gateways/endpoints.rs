@@ -232,7 +232,8 @@ mod tests {
         pods.put_service(other);
         assert_eq!(applications(&pods, 9090), [Some(9090)]);
         assert_eq!(applications(&pods, 8080), [None]);
-        let selected = |is_other, ports: &[u16]| Selected {
+        let selected = |is_other: bool, ports: &[u16]| Selected {
+            service: (!is_other).then(|| ServiceName::new(&Tenancy::default(), "cart")),
             is_other,
             ports: ports.iter().copied().collect(),
         };

@@ -18,9 +18,9 @@ pub(super) struct Acknowledged {
     /// The cluster whose gateway it is.
     pub(super) owner: String,
     /// Generations, by the uids of the Gateway and of its ListenerSets.
-    acknowledged: BTreeMap<String, i64>,
+    pub(super) acknowledged: BTreeMap<String, i64>,
     /// What they have refused, by port: `443` or `53/udp`. What is not of one port has none.
-    rejected: BTreeMap<String, String>,
+    pub(super) rejected: BTreeMap<String, String>,
 }
 
 /// The names of gateways in the mesh, with what their proxies have acknowledged.

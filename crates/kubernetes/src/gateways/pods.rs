@@ -56,6 +56,8 @@ pub(super) struct Sidecar {
 /// The pods of the mesh that a Service selects.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Selected {
+    /// The service of the mesh with the Service's name, unless all are others.
+    pub(super) service: Option<ServiceName>,
     /// Whether one of them is another service than the Service's name says.
     pub(super) is_other: bool,
     /// The ports of the Service to which the service of the mesh with its name leads, for all of them.
@@ -152,10 +154,14 @@ impl Pods {
                 let is_other = *sidecar.identity.name != **service;
                 let selected = all.entry(Key::new(&pod.namespace, service));
                 let selected = selected.or_insert_with(|| Selected {
+                    service: None,
                     is_other,
                     ports: ports.clone(),
                 });
                 selected.is_other |= is_other;
+                if !is_other && selected.service.is_none() {
+                    selected.service = Some(sidecar.identity.clone());
+                }
                 selected.ports.retain(|port| ports.contains(port));
             }
         }

@@ -102,6 +102,7 @@ impl Rows {
         owner: &str,
         (listeners, datagrams): (&[Listener], &[Datagrams]),
     ) -> Self {
+        let pairs = pairs(cluster, listeners);
         let (listeners, datagrams) = (listeners.iter(), datagrams.iter());
         let ports = listeners.clone().flat_map(Listener::backends);
         let ports = ports.chain(datagrams.clone().flat_map(Datagrams::backends));
@@ -115,18 +116,12 @@ impl Rows {
             );
             (port, endpoints)
         });
-        let secrets: BTreeSet<_> = listeners.clone().flat_map(Listener::secrets).collect();
-        let pairs = secrets.into_iter().filter_map(|name| {
-            let (namespace, secret) = name.strip_prefix(SECRET_PREFIX)?.split_once('/')?;
-            let pair = cluster.pairs.get(&Key::new(namespace, secret))?;
-            Some((name.to_owned(), Arc::clone(pair)))
-        });
         Self {
             listeners: listeners.cloned().map(Arc::new).collect(),
             datagrams: datagrams.cloned().map(Arc::new).collect(),
             owner: owner.to_owned(),
             endpoints: endpoints.collect(),
-            pairs: pairs.collect(),
+            pairs,
             ..Self::default()
         }
     }
@@ -186,6 +181,17 @@ impl Rows {
     }
 }
 
+/// The certificates that listeners present, by the names of their secrets.
+pub(super) fn pairs(cluster: &Cluster, listeners: &[Listener]) -> BTreeMap<String, Arc<Pair>> {
+    let secrets: BTreeSet<_> = listeners.iter().flat_map(Listener::secrets).collect();
+    let pairs = secrets.into_iter().filter_map(|name| {
+        let (namespace, secret) = name.strip_prefix(SECRET_PREFIX)?.split_once('/')?;
+        let pair = cluster.pairs.get(&Key::new(namespace, secret))?;
+        Some((name.to_owned(), Arc::clone(pair)))
+    });
+    pairs.collect()
+}
+
 /// Divides values for several requests. The first list, which may be empty, is smaller than `left`.
 fn chunks(all: Vec<Value>, mut left: usize) -> Vec<Vec<Value>> {
     let mut chunks = vec![Vec::new()];
@@ -210,7 +216,7 @@ fn size(value: &Value) -> usize {
 
 /// The generations of the gateway and of the ListenerSets that name it, by their uids: an object that
 /// is created again is another one.
-fn generations(cluster: &Cluster, gateway: &GatewayMeta) -> BTreeMap<String, i64> {
+pub(super) fn generations(cluster: &Cluster, gateway: &GatewayMeta) -> BTreeMap<String, i64> {
     let (world, of) = (&cluster.world, &gateway.key);
     let mut gateways = world.gateways.iter();
     let own = gateways.find(|one| one.meta.key() == *of);

@@ -12,7 +12,7 @@ mod flags;
 mod options;
 mod path;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 mod transport;
 
 use std::sync::Arc;

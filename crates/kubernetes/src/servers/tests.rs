@@ -19,24 +19,26 @@ use super::*;
 
 /// A request as received by the fake server.
 #[derive(Clone, Debug, PartialEq)]
-struct Seen {
-    method: Method,
-    path: String,
+pub(crate) struct Seen {
+    pub(crate) method: Method,
+    pub(crate) path: String,
     token: Option<String>,
-    body: String,
+    pub(crate) body: String,
 }
 
 type Handler = Arc<dyn Fn(&Seen) -> (u16, String) + Send + Sync>;
 
 /// A fake server that responds as the test specifies and records requests.
-struct Fake {
+pub(crate) struct Fake {
     address: SocketAddr,
     seen: Arc<Mutex<Vec<Seen>>>,
     scope: Scope,
 }
 
 impl Fake {
-    async fn start(handler: impl Fn(&Seen) -> (u16, String) + Send + Sync + 'static) -> Fake {
+    pub(crate) async fn start(
+        handler: impl Fn(&Seen) -> (u16, String) + Send + Sync + 'static,
+    ) -> Fake {
         Fake::start_with(None, handler).await
     }
 
@@ -80,6 +82,26 @@ impl Fake {
         seen.iter()
             .map(|seen| (format!("{} {}", seen.method, seen.path), seen.token.clone()))
             .collect()
+    }
+
+    /// The requests that change something: method, path and body.
+    pub(crate) fn changes(&self) -> Vec<(String, String, String)> {
+        let seen = self.seen.lock().unwrap();
+        let changes = seen.iter().filter(|seen| seen.method != Method::GET);
+        changes
+            .map(|seen| {
+                (
+                    seen.method.to_string(),
+                    seen.path.clone(),
+                    seen.body.clone(),
+                )
+            })
+            .collect()
+    }
+
+    /// A client without a token.
+    pub(crate) fn servers(&self) -> Servers {
+        self.client("127.0.0.1", None, Credentials::None)
     }
 
     fn client(&self, host: &str, tls: Option<Tls>, credentials: Credentials) -> Servers {

@@ -1,13 +1,14 @@
 //! The chart with a real Consul server outside of the cluster.
 
 use anyhow::{Context, ensure};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::cluster::eventually;
 use crate::consul::{Consul, NAME};
 use crate::mesh::{self, Release};
 use crate::namespace::Namespace;
 use crate::run::Scenario;
+use crate::scenarios::gateway_api::{PORT, apply, class, delete_class, gateway, outside, rule};
 use crate::workload::{
     App, ask_until_answered, ask_until_refused, assert_caller, intend, speaks_http,
 };
@@ -53,6 +54,7 @@ fn services_meet(space: &Namespace, consul: &Consul) -> anyhow::Result<()> {
     let services = consul.services("outside-")?;
     ensure!(services.len() == 4, "{services:?}");
 
+    a_gateway_leads_into_the_mesh(space, consul)?;
     tokens_go_with_their_pod(space, consul)?;
 
     for app in ["outside-api", "outside-web"] {
@@ -64,6 +66,15 @@ fn services_meet(space: &Namespace, consul: &Consul) -> anyhow::Result<()> {
         Ok(())
     })?;
     space.kubectl(&["delete", "serviceintentions,servicedefaults", "--all"])?;
+    // What is left of gateways: the service that nobody is.
+    consul.run(&[
+        "config",
+        "delete",
+        "-kind",
+        "service-defaults",
+        "-name",
+        "legate-unserved",
+    ])?;
     for kind in ["service-intentions", "service-defaults"] {
         let entries = consul.run(&["config", "list", "-kind", kind])?;
         ensure!(entries.trim().is_empty(), "{kind}: {entries}");
@@ -87,6 +98,7 @@ fn install(space: &Namespace, consul: &Consul) -> anyhow::Result<()> {
         "global.tls.caCert.secretName=consul-ca",
         "global.tls.caCert.secretKey=ca.pem",
         "global.acls.bootstrapToken.secretName=consul-bootstrap",
+        "connectInject.apiGateway.enabled=true",
         "externalServers.enabled=true",
         &format!("externalServers.hosts[0]={}", consul.address),
         &format!("externalServers.httpsPort={}", consul.https),
@@ -94,6 +106,60 @@ fn install(space: &Namespace, consul: &Consul) -> anyhow::Result<()> {
         &format!("externalServers.tlsServerName={NAME}"),
         &format!("externalServers.k8sAuthMethodHost={}", consul.kubernetes),
     ])
+}
+
+/// What config entries can say of a Gateway is served, and the rest is said of the route and answered.
+fn a_gateway_leads_into_the_mesh(space: &Namespace, consul: &Consul) -> anyhow::Result<()> {
+    const CLASS: &str = "outside";
+    class(space, CLASS, 1)?;
+    let plain = "outside-plain";
+    outside(plain).run(space)?;
+    let to = |name: &str| rule(name, &json!({"name": name, "port": 80}));
+    let mut redirected = to("redirected");
+    redirected["filters"] = json!([
+        {"type": "RequestRedirect", "requestRedirect": {"scheme": "https"}},
+    ]);
+    redirected["backendRefs"] = json!([]);
+    let route = json!({
+        "parentRefs": [{"name": "edge"}],
+        "rules": [to("outside-api"), redirected, to(plain)],
+    });
+    apply(space, "HTTPRoute", "route", &route)?;
+    gateway(space, "edge", CLASS, &[])?;
+
+    let made = format!("edge-{CLASS}");
+    let service = format!("{}--{made}", space.name);
+    let url = |path: &str| format!("http://{made}:{PORT}/{path}");
+    ask_until_refused(space, "outside-web", &url("outside-api"))?;
+    intend(space, &service, "outside-api", "allow")?;
+    for path in ["outside-api", "outside-api/"] {
+        let answer = ask_until_answered(space, "outside-web", &url(path))?;
+        assert_caller(&answer, &service)?;
+    }
+
+    let said = space.json(&["get", "httproute/route"])?;
+    let conditions = said["status"]["parents"][0]["conditions"].to_string();
+    for expected in [
+        "PartiallyInvalid",
+        "rules[1]: filters.requestRedirect is not served with Consul's servers",
+        "backends outside of the mesh are not served",
+    ] {
+        ensure!(conditions.contains(expected), "{conditions}");
+    }
+    let entries = consul.run(&["config", "list", "-kind", "http-route"])?;
+    ensure!(entries.contains(&service), "{entries}");
+
+    space.kubectl(&["delete", "httproute/route", "gateway/edge"])?;
+    eventually("nothing of the gateway is left", || {
+        for kind in ["http-route", "api-gateway"] {
+            let entries = consul.run(&["config", "list", "-kind", kind])?;
+            ensure!(entries.trim().is_empty(), "{kind}: {entries}");
+        }
+        let rules = consul.run(&["acl", "binding-rule", "list"])?;
+        ensure!(!rules.contains(&service), "{rules}");
+        Ok(())
+    })?;
+    delete_class(space.cluster, CLASS)
 }
 
 /// A sidecar logs out its own token; the token of this login can only be removed by the operator.

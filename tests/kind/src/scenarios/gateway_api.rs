@@ -33,7 +33,8 @@ pub(super) const SCENARIOS: &[Scenario] = &[
 /// The values of the chart for these scenarios.
 pub(crate) const VALUES: &[&str] = &["connectInject.apiGateway.enabled=true"];
 
-const PORT: u16 = 8000;
+/// The port of the listener that every Gateway of a scenario has.
+pub(crate) const PORT: u16 = 8000;
 
 /// Installs the definitions as a user does.
 pub(crate) fn define(cluster: &Cluster) -> anyhow::Result<()> {
@@ -54,7 +55,7 @@ pub(crate) fn define(cluster: &Cluster) -> anyhow::Result<()> {
 }
 
 /// Applies a class for the Gateways of a scenario, with this many proxies each. It is not deleted with the namespace.
-fn class(space: &Namespace, name: &str, instances: u32) -> anyhow::Result<()> {
+pub(crate) fn class(space: &Namespace, name: &str, instances: u32) -> anyhow::Result<()> {
     // Nothing gives a LoadBalancer an address here.
     let config = json!({"serviceType": "ClusterIP", "deployment": {"defaultInstances": instances}});
     space.apply(&resource("GatewayClassConfig", name, &config))?;
@@ -76,7 +77,12 @@ pub(crate) fn delete_class(cluster: &Cluster, name: &str) -> anyhow::Result<()> 
 }
 
 /// A Gateway with a listener for HTTP at [`PORT`] and others.
-fn gateway(space: &Namespace, name: &str, class: &str, others: &[Value]) -> anyhow::Result<()> {
+pub(crate) fn gateway(
+    space: &Namespace,
+    name: &str,
+    class: &str,
+    others: &[Value],
+) -> anyhow::Result<()> {
     let http = json!({"name": "http", "port": PORT, "protocol": "HTTP"});
     let listeners: Vec<&Value> = std::iter::once(&http).chain(others).collect();
     let spec = json!({"gatewayClassName": class, "listeners": listeners});
@@ -85,7 +91,7 @@ fn gateway(space: &Namespace, name: &str, class: &str, others: &[Value]) -> anyh
 }
 
 /// A rule that leads from the path of this name to the root of a Service.
-fn rule(name: &str, backend: &Value) -> Value {
+pub(crate) fn rule(name: &str, backend: &Value) -> Value {
     json!({
         "matches": [{"path": {"type": "PathPrefix", "value": format!("/{name}")}}],
         "filters": [{
@@ -97,7 +103,7 @@ fn rule(name: &str, backend: &Value) -> Value {
 }
 
 /// An application without a sidecar.
-fn outside(name: &str) -> App {
+pub(crate) fn outside(name: &str) -> App {
     App::new(name).annotation("connect-inject", "false")
 }
 
@@ -136,7 +142,7 @@ fn a_gateway_leads_into_the_mesh(space: &Namespace) -> anyhow::Result<()> {
     delete_class(space.cluster, class_name)
 }
 
-fn apply(space: &Namespace, kind: &str, name: &str, spec: &Value) -> anyhow::Result<()> {
+pub(crate) fn apply(space: &Namespace, kind: &str, name: &str, spec: &Value) -> anyhow::Result<()> {
     let object = json!({
         "apiVersion": "gateway.networking.k8s.io/v1",
         "kind": kind,

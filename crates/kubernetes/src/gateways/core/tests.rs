@@ -8,7 +8,7 @@ use legate_gateway_api::Key;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use super::{AllAcknowledged, Call, Core, Ended, Subject};
+use super::{AllAcknowledged, Call, Core, Ended, Stored, Subject, entries};
 use crate::context::{Config, Options};
 use crate::gateways::CONTROLLER;
 use crate::gateways::cluster::{Item, Source};
@@ -180,6 +180,7 @@ impl Cluster {
                 Call::Remove { .. } => Ended::Removed,
                 Call::Rows { rows, .. } => Ended::Rows(rows),
                 Call::RemoveRows { .. } => Ended::RowsRemoved,
+                Call::Entries { digests, .. } => Ended::Entries(digests),
             };
             self.core.ended(subject.clone(), ended, self.now, 0.5);
             subjects.push(subject);
@@ -596,4 +597,104 @@ fn routes_of_another_namespace_have_a_frontend_of_their_own() {
     let condition = status.expect("a status");
     assert_eq!(condition["type"], "Programmed");
     assert_eq!(condition["message"], "no room");
+}
+
+/// What Consul's servers have after requests, with the conditions that they give each entry.
+fn stored(requests: &[entries::Request], conditions: &Value) -> Stored {
+    let mut all = Stored::default();
+    for request in requests {
+        let entries::Request::Put(body) = request else {
+            panic!("{request:?}");
+        };
+        let kind = entries::KINDS.iter().position(|kind| body["Kind"] == *kind);
+        let mut entry = body.clone();
+        entry["Status"] = json!({"Conditions": conditions});
+        if let Some(kind) = kind {
+            all[kind].push(serde_json::from_value(entry).unwrap());
+        }
+    }
+    all
+}
+
+fn requests(calls: &[Call]) -> &[entries::Request] {
+    let requests = calls.iter().find_map(|call| match call {
+        Call::Entries { requests, .. } => Some(&requests[..]),
+        _ => None,
+    });
+    requests.unwrap_or_else(|| panic!("{calls:?}"))
+}
+
+#[test]
+fn consuls_servers_get_entries_and_say_what_has_become_of_them() {
+    let mut cluster = Cluster::new();
+    cluster.core.stored(Stored::default(), cluster.now);
+    cluster.class(CONTROLLER);
+    cluster.gateway();
+    let service = json!({"name": "cart"});
+    cluster.put(Kind::MeshService, "cart", service, Value::Null);
+    let spec = json!({
+        "parentRefs": [{"name": GATEWAY}],
+        "rules": [{"backendRefs": [
+            {"group": "consul.hashicorp.com", "kind": "MeshService", "name": "cart"},
+        ]}],
+    });
+    cluster.put(Kind::Route(RouteKind::Http), "route", spec, Value::Null);
+    let calls = cluster.calls();
+    let written = requests(&calls).to_vec();
+    let [entries::Request::Put(gateway), entries::Request::Put(route)] = &written[..] else {
+        panic!("{written:?}");
+    };
+    assert_eq!(
+        (&gateway["Kind"], &gateway["Name"]),
+        (&json!("api-gateway"), &json!(SERVICE))
+    );
+    assert_eq!(route["Kind"], "http-route");
+    assert_eq!(route["Rules"][0]["Services"][0]["Name"], "cart");
+    cluster.accept(calls);
+    cluster.settle();
+    cluster.deployed("edge-legate");
+    cluster.settle();
+
+    // An entry is new until the servers have said something.
+    cluster
+        .core
+        .stored(stored(&written, &json!([])), cluster.now);
+    assert!(cluster.settle().is_empty());
+    let bad = json!([{"Type": "Bound", "Status": "False", "Reason": "FailedToBind",
+                      "Message": "no listener"}]);
+    cluster.core.stored(stored(&written, &bad), cluster.now);
+    let calls = cluster.calls();
+    let [Call::Status { change, .. }] = &calls[..] else {
+        panic!("{calls:?}");
+    };
+    assert!(
+        change.to_string().contains("FailedToBind: no listener"),
+        "{change}"
+    );
+    cluster.accept(calls);
+    let good = json!([{"Type": "Accepted", "Status": "True"}]);
+    cluster.core.stored(stored(&written, &good), cluster.now);
+    let calls = cluster.calls();
+    let [Call::Status { change, .. }] = &calls[..] else {
+        panic!("{calls:?}");
+    };
+    let conditions = change["listeners"][0]["conditions"].as_array().unwrap();
+    let programmed = conditions.iter().find(|one| one["type"] == "Programmed");
+    assert_eq!(programmed.unwrap()["status"], "True");
+    cluster.accept(calls);
+
+    // Another operator leads: it writes nothing again, and removes what nobody wants any more.
+    cluster.core.entries.clear();
+    assert!(cluster.settle().is_empty());
+    let gateway = cluster.object(Kind::Gateway, GATEWAY, Value::Null, Value::Null);
+    let item = Item::Resource(Kind::Gateway, Box::new(gateway));
+    let source = Source::Resources(Kind::Gateway);
+    cluster.core.object(source, Change::Gone(item), cluster.now);
+    let calls = cluster.calls();
+    let removed = requests(&calls);
+    let kinds = removed.iter().map(|one| match one {
+        entries::Request::Delete(kind, _) => *kind,
+        entries::Request::Put(_) => panic!("{one:?}"),
+    });
+    assert_eq!(kinds.collect::<Vec<_>>(), ["http-route", "api-gateway"]);
 }
