@@ -178,14 +178,15 @@ impl Cluster {
         self.lists.values().all(|list| list.complete)
     }
 
-    /// Applies an event of a watch.
-    pub(super) fn apply(&mut self, source: Source, change: Change<Item>) {
+    /// Applies an event of a watch. Returns whether what the resolver reads may have changed: the status of an
+    /// object is not part of it.
+    pub(super) fn apply(&mut self, source: Source, change: Change<Item>) -> bool {
         match change {
             Change::Begin => {
                 self.lists.entry(source).or_default().listed.clear();
             }
             Change::Listed(item) => {
-                let key = self.put(source, item);
+                let (key, _) = self.put(source, item);
                 self.lists.entry(source).or_default().listed.insert(key);
             }
             Change::Complete => {
@@ -198,14 +199,13 @@ impl Cluster {
                     self.gone(source, &key, &of);
                 }
             }
-            Change::Applied(item) => {
-                self.put(source, item);
-            }
+            Change::Applied(item) => return self.put(source, item).1,
             Change::Gone(item) => {
                 let (key, of) = item.keys();
                 self.gone(source, &key, &of);
             }
         }
+        true
     }
 
     /// Says of each Service whether it needs a frontend: if pods behind it are in the mesh, and the
@@ -264,8 +264,10 @@ impl Cluster {
         self.remove(source, key, of);
     }
 
-    fn put(&mut self, source: Source, item: Item) -> Key {
+    /// Returns the object's name, and whether what the resolver reads of it may have changed.
+    fn put(&mut self, source: Source, item: Item) -> (Key, bool) {
         let (key, of) = item.keys();
+        let mut is_changed = true;
         let list = self.lists.entry(source).or_default();
         let before = list.all.insert(key.clone(), of.clone());
         if let Some(before) = before.filter(|before| *before != of) {
@@ -273,8 +275,12 @@ impl Cluster {
         }
         match item {
             Item::Resource(kind, object) => {
-                self.known.insert((kind, key.clone()), known_of(&object));
-                self.put_resource(kind, &key, &document(&object));
+                let known = known_of(&object);
+                let before = self.known.insert((kind, key.clone()), known.clone());
+                let is_same = before.is_some_and(|before| {
+                    (before.uid, before.annotations) == (known.uid, known.annotations)
+                });
+                is_changed = self.put_resource(kind, &key, &document(&object)) || !is_same;
             }
             Item::Service(service) => {
                 match owned(&service.metadata) {
@@ -327,10 +333,11 @@ impl Cluster {
                 }
             }
         }
-        key
+        (key, is_changed)
     }
 
-    fn put_resource(&mut self, kind: Kind, key: &Key, document: &Value) {
+    /// Returns whether it is another one than before.
+    fn put_resource(&mut self, kind: Kind, key: &Key, document: &Value) -> bool {
         let world = &mut self.world;
         match kind {
             Kind::GatewayClass => put(&mut world.classes, document),
@@ -343,11 +350,17 @@ impl Cluster {
             Kind::Route(RouteKind::Udp) => put(&mut world.udp_routes, document),
             Kind::ReferenceGrant => put(&mut world.grants, document),
             Kind::BackendTlsPolicy => put(&mut world.policies, document),
-            Kind::GatewayClassConfig => self.put_config(key, document),
-            Kind::MeshService => match mesh_service(&self.tenants, key, &document["spec"]) {
-                Some(service) => drop(world.mesh_services.insert(key.clone(), service)),
-                None => drop(world.mesh_services.remove(key)),
-            },
+            Kind::GatewayClassConfig => {
+                self.put_config(key, document);
+                true
+            }
+            Kind::MeshService => {
+                match mesh_service(&self.tenants, key, &document["spec"]) {
+                    Some(service) => drop(world.mesh_services.insert(key.clone(), service)),
+                    None => drop(world.mesh_services.remove(key)),
+                }
+                true
+            }
         }
     }
 
@@ -445,14 +458,25 @@ impl Item {
     }
 }
 
-fn put<T: DeserializeOwned + Serialize + Default>(list: &mut Vec<Object<T>>, document: &Value) {
+/// Returns whether the object is another one than before.
+fn put<T>(list: &mut Vec<Object<T>>, document: &Value) -> bool
+where
+    T: DeserializeOwned + Serialize + Default + PartialEq,
+{
     let object = Object::decode(document);
     let same = |one: &&mut Object<T>| {
         (&one.meta.name, &one.meta.namespace) == (&object.meta.name, &object.meta.namespace)
     };
     match list.iter_mut().find(same) {
-        Some(known) => *known = object,
-        None => list.push(object),
+        Some(known) if *known == object => false,
+        Some(known) => {
+            *known = object;
+            true
+        }
+        None => {
+            list.push(object);
+            true
+        }
     }
 }
 

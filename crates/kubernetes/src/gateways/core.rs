@@ -234,14 +234,22 @@ impl Core {
 
     /// An object has changed.
     pub(super) fn object(&mut self, source: Source, change: Change<Item>, now: Instant) {
-        if let (Source::Resources(kind), Change::Applied(item) | Change::Listed(item)) =
-            (source, &change)
-        {
+        let status = match (source, &change) {
+            (Source::Resources(kind), Change::Applied(item) | Change::Listed(item)) => {
+                Some(Subject::Status(kind, item.key()))
+            }
+            _ => None,
+        };
+        if let Some(status) = &status {
             // A conflict is over once the object was read again.
-            self.delayed.remove(&Subject::Status(kind, item.key()));
+            self.delayed.remove(status);
         }
-        self.cluster.apply(source, change);
-        self.changed(now);
+        if self.cluster.apply(source, change) {
+            self.changed(now);
+        } else {
+            // Perhaps somebody has changed what is said of it.
+            self.pending.extend(status);
+        }
     }
 
     /// The installation has changed: the certificates of the servers' authorities.

@@ -599,6 +599,26 @@ fn routes_of_another_namespace_have_a_frontend_of_their_own() {
     assert_eq!(condition["message"], "no room");
 }
 
+#[test]
+fn a_status_alone_is_no_reason_to_resolve() {
+    let mut cluster = Cluster::served();
+    let known = &cluster.core.cluster.known[&(Kind::Gateway, gateway_key())];
+    let status = known.status.clone();
+    let spec = json!({
+        "gatewayClassName": "legate",
+        "listeners": [{"name": "http", "port": 80, "protocol": "HTTP"}],
+    });
+    cluster.put(Kind::Gateway, GATEWAY, spec.clone(), status);
+    assert!(cluster.core.resolve_at.is_none());
+    assert!(cluster.settle().is_empty());
+
+    // What somebody else has written is corrected all the same.
+    cluster.put(Kind::Gateway, GATEWAY, spec, json!({"addresses": []}));
+    assert!(cluster.core.resolve_at.is_none());
+    let calls = cluster.calls();
+    assert!(matches!(&calls[..], [Call::Status { .. }]), "{calls:?}");
+}
+
 /// What Consul's servers have after requests, with the conditions that they give each entry.
 fn stored(requests: &[entries::Request], conditions: &Value) -> Stored {
     let mut all = Stored::default();
