@@ -113,18 +113,9 @@ impl Objects {
             "Policies": [{"Name": policy}],
         })];
         if options.api_gateways {
-            // The operator binds it to the accounts of gateways whose servers want it.
-            let name = format!("{full}-api-gateway-acl-policy");
-            roles.push(json!({
-                "Name": role_of_api_gateways(full),
-                "Description": DESCRIPTION,
-                "Policies": [{"Name": name}],
-            }));
-            policies.push(json!({
-                "Name": name,
-                "Description": DESCRIPTION,
-                "Rules": "mesh = \"read\"",
-            }));
+            let (policy, role) = reader(full);
+            policies.push(policy);
+            roles.push(role);
         }
         for gateway in gateways::all(options, tenants) {
             policies.push(gateway.policy);
@@ -149,6 +140,23 @@ impl Objects {
             ],
         }
     }
+}
+
+/// The policy and the role for reading config entries. The operator binds the role to the accounts of gateways
+/// whose servers want it.
+fn reader(full_name: &str) -> (Value, Value) {
+    let name = format!("{full_name}-api-gateway-acl-policy");
+    let role = json!({
+        "Name": role_of_api_gateways(full_name),
+        "Description": DESCRIPTION,
+        "Policies": [{"Name": name}],
+    });
+    let policy = json!({
+        "Name": name,
+        "Description": DESCRIPTION,
+        "Rules": "mesh = \"read\"",
+    });
+    (policy, role)
 }
 
 /// The auth method of the chart's own pods.
