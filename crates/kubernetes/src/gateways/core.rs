@@ -93,7 +93,8 @@ pub(super) enum Call {
     /// Writes and removes entries.
     Entries {
         service: String,
-        requests: Vec<entries::Request>,
+        /// Or why there are none.
+        requests: Result<Vec<entries::Request>, String>,
         digests: BTreeMap<EntryId, String>,
         /// What its proxies need for reading them, if that may have changed.
         rights: Option<Rights>,
@@ -542,13 +543,31 @@ impl Core {
         if requests.is_empty() {
             return None;
         }
+        let other = stored::other_owner(&self.stored, &self.cluster_uid, service);
+        if let Some(other) = other.filter(|_| !wanted.is_empty()) {
+            let reason = format!(
+                "the api-gateway entry {service} belongs to {}: name the Gateway differently, or delete the \
+                 entry",
+                if other.is_empty() {
+                    "somebody else"
+                } else {
+                    "another cluster"
+                }
+            );
+            return Some(Call::Entries {
+                service: service.to_owned(),
+                requests: Err(reason),
+                digests: known,
+                rights: None,
+            });
+        }
         let account = gateway.map(|one| Key::new(&one.key.namespace, &one.name()));
         let account = account.filter(|_| !wanted.is_empty());
         let of_gateway = requests.iter().any(entries::Request::is_of_gateway);
         let rights = Rights::of(&self.installation, service, account);
         Some(Call::Entries {
             service: service.to_owned(),
-            requests,
+            requests: Ok(requests),
             digests: wanted.digests(),
             rights: rights.filter(|_| of_gateway),
         })

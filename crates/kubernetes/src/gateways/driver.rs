@@ -301,9 +301,12 @@ impl Driver<'_> {
                 digests,
                 rights,
             } => {
-                let written = self.entries(requests, rights).await;
-                let written =
-                    written.map_err(|error| format!("cannot write config entries: {error}"));
+                let written = match requests {
+                    Ok(requests) => self.entries(requests, rights).await.map_err(|error| {
+                        format!("cannot write the config entries of the gateway: {error}")
+                    }),
+                    Err(reason) => Err(reason),
+                };
                 ended(written, &service, Ended::Entries(digests))
             }
             Call::RemoveRows { service } => {

@@ -105,7 +105,15 @@ fn of_kind<'a>(all: &'a Stored, name: &str) -> &'a [StoredEntry] {
     at.map_or(&[], |at| &all[at])
 }
 
-/// What the servers say of the gateways. That proxies have acknowledged it, they do not say.
+/// Whose entry of this name it is that a gateway of this cluster cannot have; empty if nobody says it.
+pub(super) fn other_owner<'a>(all: &'a Stored, owner: &str, gateway: &str) -> Option<&'a str> {
+    let mut entries = of_kind(all, GATEWAY).iter();
+    let entry = entries.find(|entry| entry.name == gateway)?;
+    let known = entry.meta.get(OWNER).map_or("", String::as_str);
+    (known != owner).then_some(known)
+}
+
+/// What the servers say of the gateways, and which have entries. That proxies have acknowledged it, they do not say.
 pub(super) fn acknowledged(all: &Stored) -> AllAcknowledged {
     let mut gateways = AllAcknowledged::new();
     let entries = of_kind(all, GATEWAY).iter();
@@ -137,6 +145,15 @@ pub(super) fn acknowledged(all: &Stored) -> AllAcknowledged {
             rejected,
         };
         gateways.insert(gateway.name.clone(), known);
+    }
+    // What is left of a gateway whose removal was interrupted.
+    for entry in all.iter().flatten() {
+        if let Some(gateway) = entry.meta.get(OF_GATEWAY) {
+            let known = gateways.entry(gateway.clone()).or_default();
+            if known.owner.is_empty() {
+                known.owner = entry.meta.get(OWNER).cloned().unwrap_or_default();
+            }
+        }
     }
     gateways
 }

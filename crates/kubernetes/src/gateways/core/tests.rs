@@ -638,7 +638,7 @@ fn stored(requests: &[entries::Request], conditions: &Value) -> Stored {
 
 fn requests(calls: &[Call]) -> &[entries::Request] {
     let requests = calls.iter().find_map(|call| match call {
-        Call::Entries { requests, .. } => Some(&requests[..]),
+        Call::Entries { requests, .. } => Some(&requests.as_ref().unwrap()[..]),
         _ => None,
     });
     requests.unwrap_or_else(|| panic!("{calls:?}"))
@@ -717,4 +717,40 @@ fn consuls_servers_get_entries_and_say_what_has_become_of_them() {
         entries::Request::Put(_) => panic!("{one:?}"),
     });
     assert_eq!(kinds.collect::<Vec<_>>(), ["http-route", "api-gateway"]);
+}
+
+#[test]
+fn entries_of_others_are_left_alone() {
+    for (meta, whose) in [
+        (json!({"legate-cluster": "another"}), "another cluster"),
+        (Value::Null, "somebody else"),
+    ] {
+        let mut cluster = Cluster::new();
+        let mut there = Stored::default();
+        let entry = json!({"Name": SERVICE, "Meta": meta});
+        there[1].push(serde_json::from_value(entry).unwrap());
+        cluster.core.stored(there, cluster.now);
+        cluster.class(CONTROLLER);
+        cluster.gateway();
+        let calls = cluster.calls();
+        let reason = calls.iter().find_map(|call| match call {
+            Call::Entries { requests, .. } => requests.as_ref().err(),
+            _ => None,
+        });
+        let reason = reason.unwrap_or_else(|| panic!("{calls:?}"));
+        assert!(reason.contains(whose), "{reason}");
+    }
+}
+
+#[test]
+fn what_is_left_of_a_gateway_is_removed() {
+    let mut cluster = Cluster::new();
+    let mut left = Stored::default();
+    let meta = json!({"legate-cluster": OWNER, "legate-gateway": SERVICE});
+    let entry = json!({"Name": "a.certificate", "Meta": meta});
+    left[0].push(serde_json::from_value(entry).unwrap());
+    cluster.core.stored(left, cluster.now);
+    let calls = cluster.calls();
+    let expected = entries::Request::Delete("inline-certificate", "a.certificate".to_owned());
+    assert_eq!(requests(&calls), [expected]);
 }
