@@ -12,6 +12,7 @@
 mod bench;
 mod cluster;
 mod consul;
+mod forward;
 mod gateway_api;
 mod host;
 mod legate;

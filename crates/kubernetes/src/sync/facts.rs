@@ -38,6 +38,8 @@ pub struct Pod {
     pub host_ip: String,
     /// Its own address; empty until it is assigned.
     pub ip: String,
+    /// Whether it also has an address of the other IP version.
+    pub both_versions: bool,
     /// Whether it is ready.
     pub ready: bool,
     /// Whether its deletion has begun.
@@ -70,6 +72,9 @@ impl Pod {
             let number = u16::try_from(port.container_port).ok()?;
             Some((port.name.clone()?, number))
         });
+        let ip = status.pod_ip.unwrap_or_default();
+        let mut all = status.pod_ips.iter().flatten();
+        let both_versions = all.any(|other| other.ip.contains(':') != ip.contains(':'));
         Pod {
             key,
             uid: pod.metadata.uid.unwrap_or_default(),
@@ -77,7 +82,8 @@ impl Pod {
             annotations,
             node: spec.node_name.unwrap_or_default(),
             host_ip: status.host_ip.unwrap_or_default(),
-            ip: status.pod_ip.unwrap_or_default(),
+            ip,
+            both_versions,
             ready,
             terminating: pod.metadata.deletion_timestamp.is_some(),
             finished: phase == "Succeeded" || phase == "Failed",

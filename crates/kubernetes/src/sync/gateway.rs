@@ -33,21 +33,12 @@ pub(super) fn registration(context: &Context<'_>, kind: &str) -> Result<Registra
             }
         }
         // Its ports are those of its listeners.
-        "api-gateway" => {}
+        "api-gateway" => bind_everywhere(pod, &mut config),
         "terminating-gateway" => gateway["Port"] = TERMINATING_PORT.into(),
         "ingress-gateway" => {
             gateway["Port"] = INGRESS_PORT.into();
             gateway["TaggedAddresses"] = tagged(context, INGRESS_PORT)?;
-            let every = if pod.ip.contains(':') {
-                "::"
-            } else {
-                "0.0.0.0"
-            };
-            config.insert("envoy_gateway_no_default_bind".to_owned(), true.into());
-            config.insert(
-                "envoy_gateway_bind_addresses".to_owned(),
-                json!({"all-interfaces": {"address": every}}),
-            );
+            bind_everywhere(pod, &mut config);
         }
         other => {
             return Err(format!(
@@ -73,6 +64,19 @@ pub(super) fn registration(context: &Context<'_>, kind: &str) -> Result<Registra
     }
     let namespace = namespace(context, kind)?;
     Ok(context.registration(gateway, namespace.as_deref()))
+}
+
+/// Lets a gateway listen at every address of its pod, also at those that only the pod itself has, to which
+/// `kubectl port-forward` connects.
+fn bind_everywhere(pod: &Pod, config: &mut serde_json::Map<String, Value>) {
+    const EVERY: [&str; 2] = ["0.0.0.0", "::"];
+    let version = usize::from(pod.ip.contains(':'));
+    let mut addresses = json!({"all-interfaces": {"address": EVERY[version]}});
+    if pod.both_versions {
+        addresses["all-interfaces-of-other-version"] = json!({"address": EVERY[1 - version]});
+    }
+    config.insert("envoy_gateway_no_default_bind".to_owned(), true.into());
+    config.insert("envoy_gateway_bind_addresses".to_owned(), addresses);
 }
 
 /// A mesh gateway belongs to its whole partition, as do others without the annotation.

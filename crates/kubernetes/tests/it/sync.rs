@@ -439,7 +439,10 @@ fn gateways() {
     let config = &registrations[0].body["Service"]["Proxy"]["Config"];
     let every = &config["envoy_gateway_bind_addresses"]["all-interfaces"];
     assert_eq!(every["address"], "::");
-    golden("api-gateway", gateway("api-gateway", &[]), &cluster_ip);
+    let mut both = gateway("api-gateway", &[]);
+    let ips = [both["status"]["podIP"].clone(), json!("fd00::5")];
+    both["status"]["podIPs"] = ips.iter().map(|ip| json!({"ip": ip})).collect();
+    golden("api-gateway", both, &cluster_ip);
 }
 
 #[test]

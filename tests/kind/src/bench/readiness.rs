@@ -3,10 +3,9 @@
 //! The changed pod is simulated, so that no kubelet writes its status. The observed Envoy is real; its
 //! admin port is polled.
 
-use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use anyhow::{Context, bail, ensure};
+use anyhow::{bail, ensure};
 use http_body_util::{BodyExt, Empty};
 use hyper::Request;
 use hyper::body::Bytes;
@@ -20,7 +19,8 @@ use tokio::time::{Instant, sleep};
 use super::api::Api;
 use super::figures::{self, Sample};
 use super::simulated;
-use crate::cluster::{Cluster, eventually};
+use crate::cluster::Cluster;
+use crate::forward::Forward;
 use crate::namespace::Namespace;
 use crate::workload::App;
 
@@ -86,7 +86,7 @@ async fn prepare_and_change(
         .annotation("transparent-proxy", "false")
         .annotation("connect-service-upstreams", "changed:1234");
     caller.run(space)?;
-    let forward = Forward::start(space, &format!("deployment/{CALLER}"))?;
+    let forward = Forward::start(space, &format!("deployment/{CALLER}"), ADMIN)?;
     let mut envoy = Envoy::connect(forward.port, &address).await?;
     envoy.until(true).await?;
     let mut samples = Samples::default();
@@ -181,42 +181,5 @@ impl Envoy {
         let mut lines = text.lines();
         let flags = lines.find_map(|line| Some(line.split_once(&self.endpoint)?.1));
         Ok(flags.map(|flags| flags == "healthy"))
-    }
-}
-
-/// A local port forwarded to a pod until it is dropped.
-struct Forward {
-    child: Child,
-    port: u16,
-}
-
-impl Forward {
-    fn start(space: &Namespace<'_>, pod: &str) -> anyhow::Result<Self> {
-        let log = std::env::temp_dir().join(format!("legate-forward-{}", std::process::id()));
-        let mut command = Command::new("kubectl");
-        command
-            .args(["--namespace", &space.name, "port-forward", pod])
-            .arg(format!(":{ADMIN}"))
-            .stdin(Stdio::null())
-            .stdout(std::fs::File::create(&log)?)
-            .stderr(Stdio::inherit());
-        let child = command.spawn().context("cannot start kubectl")?;
-        let mut forward = Self { child, port: 0 };
-        let found = eventually("kubectl forwards a port", || {
-            let text = std::fs::read_to_string(&log)?;
-            let port = text.split_once("127.0.0.1:").map(|(_, rest)| rest);
-            let port = port.and_then(|rest| rest.split_once(" ->"));
-            Ok(port.context(text.clone())?.0.parse()?)
-        });
-        std::fs::remove_file(&log)?;
-        forward.port = found?;
-        Ok(forward)
-    }
-}
-
-impl Drop for Forward {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
     }
 }
