@@ -3,12 +3,11 @@
 use crate::world::Servers;
 
 /// What needs fields that only the experimental channel has.
-const EXPERIMENTAL: [&str; 5] = [
+const EXPERIMENTAL: [&str; 4] = [
     "HTTPRouteDestinationPortMatching",
     "HTTPRouteRetry",
     "HTTPRouteRetryBackendTimeout",
     "HTTPRouteRetryConnectionError",
-    "TLSRouteModeMixed",
 ];
 
 /// What gateways can do in a cluster with kinds of this channel, sorted.
