@@ -493,8 +493,11 @@ impl Core {
             && *applied == manifests
             && (is_there || now < *at + REPORTED_WITHIN)
         {
-            // What it had as a gateway of another class of this controller.
-            return self.remove(gateway, is_there.then_some(&name.name));
+            // What it had as a gateway of another class of this controller. Until the watches have reported
+            // both, one of them alone is not that.
+            return is_there
+                .then(|| self.remove(gateway, Some(&name.name)))
+                .flatten();
         }
         Some(Call::Apply {
             gateway: key.clone(),

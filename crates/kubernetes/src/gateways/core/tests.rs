@@ -127,19 +127,31 @@ impl Cluster {
 
     /// What Kubernetes makes of the applied objects.
     fn deployed(&mut self, name: &str) {
-        let metadata = json!({
+        self.deployment(name);
+        self.service(name);
+    }
+
+    fn metadata(name: &str) -> Value {
+        json!({
             "name": name, "namespace": "shop",
             "ownerReferences": [{
                 "apiVersion": "gateway.networking.k8s.io/v1", "kind": "Gateway", "name": GATEWAY,
                 "uid": GATEWAY, "controller": true,
             }],
-        });
+        })
+    }
+
+    fn deployment(&mut self, name: &str) {
+        let metadata = Self::metadata(name);
         let deployment = json!({"metadata": metadata, "status": {"readyReplicas": 1}});
         let deployment = Item::Deployment(serde_json::from_value(deployment).unwrap());
         let change = Change::Applied(deployment);
         self.core.object(Source::Deployments, change, self.now);
+    }
+
+    fn service(&mut self, name: &str) {
         let service = json!({
-            "metadata": metadata,
+            "metadata": Self::metadata(name),
             "spec": {"type": "LoadBalancer", "ports": [{"name": "tcp-80", "port": 80}]},
             "status": {"loadBalancer": {"ingress": [{"ip": "10.0.0.1"}]}},
         });
@@ -255,6 +267,21 @@ fn a_gateway_gets_proxies_rows_and_conditions_and_then_nothing_more() {
             "{subject:?}"
         );
     }
+}
+
+#[test]
+fn what_is_reported_first_is_not_removed() {
+    let mut cluster = Cluster::new();
+    cluster.class(CONTROLLER);
+    cluster.gateway();
+    cluster.settle();
+    cluster.service("edge-legate");
+    let subjects = cluster.settle();
+    let infrastructure = Subject::Infrastructure(gateway_key());
+    assert!(!subjects.contains(&infrastructure), "{subjects:?}");
+    cluster.deployment("edge-legate");
+    let subjects = cluster.settle();
+    assert!(!subjects.contains(&infrastructure), "{subjects:?}");
 }
 
 #[test]
