@@ -2,9 +2,9 @@
 
 use std::process::{Child, Command, Stdio};
 
-use anyhow::Context;
+use anyhow::{Context, ensure};
 
-use crate::cluster::eventually;
+use crate::cluster::{eventually, output};
 use crate::namespace::Namespace;
 
 /// A local port forwarded to a pod until it is dropped.
@@ -37,6 +37,38 @@ impl Forward {
         std::fs::remove_file(&log)?;
         forward.port = found?;
         Ok(forward)
+    }
+
+    /// The status of the answer to a request with these headers. Certificates are not verified.
+    pub(crate) fn status(
+        &self,
+        scheme: &str,
+        path: &str,
+        headers: &[&str],
+    ) -> anyhow::Result<String> {
+        let mut curl = Command::new("curl");
+        curl.args(["--silent", "--show-error", "--insecure", "--max-time", "5"])
+            .args(["--output", "/dev/null", "--write-out", "%{http_code}"])
+            .args(headers.iter().flat_map(|header| ["--header", header]))
+            .arg(format!("{scheme}://127.0.0.1:{}/{path}", self.port));
+        output(&mut curl, "")
+    }
+
+    /// Waits until a request has an answer with this status.
+    pub(crate) fn await_status(
+        &self,
+        (scheme, path): (&str, &str),
+        headers: &[&str],
+        expected: &str,
+    ) -> anyhow::Result<()> {
+        eventually(
+            &format!("{scheme} {path} {headers:?} is answered with {expected}"),
+            || {
+                let status = self.status(scheme, path, headers)?;
+                ensure!(status == expected, "{status}");
+                Ok(())
+            },
+        )
     }
 }
 

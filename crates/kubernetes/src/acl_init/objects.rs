@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use super::gateways;
 use super::options::Options;
-use crate::gateways::role as role_of_api_gateways;
+use crate::gateways::reader;
 use crate::tenancy::Tenants;
 
 /// The operator's rights on nodes: for pods, and for tokens of deleted pods.
@@ -113,7 +113,7 @@ impl Objects {
             "Policies": [{"Name": policy}],
         })];
         if options.api_gateways {
-            let (policy, role) = reader(full);
+            let (policy, role) = reader_objects(full);
             policies.push(policy);
             roles.push(role);
         }
@@ -144,10 +144,10 @@ impl Objects {
 
 /// The policy and the role for reading config entries. The operator binds the role to the accounts of gateways
 /// whose servers want it.
-fn reader(full_name: &str) -> (Value, Value) {
-    let name = format!("{full_name}-api-gateway-acl-policy");
+fn reader_objects(full_name: &str) -> (Value, Value) {
+    let name = reader(full_name);
     let role = json!({
-        "Name": role_of_api_gateways(full_name),
+        "Name": name,
         "Description": DESCRIPTION,
         "Policies": [{"Name": name}],
     });

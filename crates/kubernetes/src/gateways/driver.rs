@@ -102,7 +102,7 @@ async fn work(client: &Client, servers: &Servers, lead: &Lead, options: Options)
     }
     let mut calls = FuturesUnordered::new();
     let mut listed = Box::pin(kinds_after(Duration::ZERO, client, BTreeSet::new()));
-    let mut known = Box::pin(driver.known(None));
+    let mut report = Box::pin(driver.report(None));
     let mut kinds_known = false;
     loop {
         // Without the kinds it would seem that there are no objects.
@@ -133,12 +133,12 @@ async fn work(client: &Client, servers: &Servers, lead: &Lead, options: Options)
                 kinds_known = true;
                 listed = Box::pin(kinds_after(KINDS_AGAIN, client, kinds.all));
             }
-            read = &mut known => {
+            read = &mut report => {
                 match &read {
-                    Known::Legate(all, _) => core.acknowledged(all.clone(), Instant::now()),
-                    Known::Consul(all, _) => core.stored(all.clone(), Instant::now()),
+                    Report::Legate(all, _) => core.acknowledged(all.clone(), Instant::now()),
+                    Report::Consul(all, _) => core.stored(all.clone(), Instant::now()),
                 }
-                known = Box::pin(driver.known(Some(read)));
+                report = Box::pin(driver.report(Some(read)));
             }
             Ok(()) = published.changed() => {
                 if let Some(installation) = published.borrow_and_update().clone() {
@@ -178,8 +178,8 @@ async fn kinds_after(delay: Duration, client: &Client, known: BTreeSet<Kind>) ->
     }
 }
 
-/// What the servers know of gateways, with its index in their state.
-enum Known {
+/// What the servers report of gateways, with its index in their state.
+enum Report {
     /// What proxies have acknowledged.
     Legate(AllAcknowledged, u64),
     /// The entries of Consul's servers.
@@ -201,17 +201,17 @@ struct Driver<'a> {
 }
 
 impl Driver<'_> {
-    /// What the servers know of gateways, once it may differ from what was known before.
-    async fn known(&self, before: Option<Known>) -> Known {
+    /// What the servers report of gateways, once it may differ from what they reported before.
+    async fn report(&self, before: Option<Report>) -> Report {
         let mut backoff = Backoff::new(API_SERVER);
         loop {
             let read = match &before {
-                None => self.first_known().await,
-                Some(Known::Legate(_, index)) => self.acknowledged(Some(*index)).await,
-                Some(Known::Consul(all, indexes)) => self.entries_after(all, indexes).await,
+                None => self.first_report().await,
+                Some(Report::Legate(_, index)) => self.acknowledged(Some(*index)).await,
+                Some(Report::Consul(all, indexes)) => self.entries_after(all, indexes).await,
             };
             match read {
-                Ok(known) => return known,
+                Ok(report) => return report,
                 Err(error) => {
                     tracing::warn!(%error, "cannot read what the servers know of gateways: retrying");
                     tokio::time::sleep(backoff.next(rand::random())).await;
@@ -221,7 +221,7 @@ impl Driver<'_> {
     }
 
     /// Consul's servers do not know the path of Legate's.
-    async fn first_known(&self) -> Result<Known, ServersError> {
+    async fn first_report(&self) -> Result<Report, ServersError> {
         match self.acknowledged(None).await {
             Err(error) if error.status() == Some(StatusCode::NOT_FOUND) => {}
             other => return other,
@@ -231,22 +231,22 @@ impl Driver<'_> {
             let path = Path::of(["config", name]);
             (all[kind], indexes[kind]) = self.servers.get_indexed(&path).await?;
         }
-        Ok(Known::Consul(all, indexes))
+        Ok(Report::Consul(all, indexes))
     }
 
     /// What proxies have acknowledged.
-    async fn acknowledged(&self, index: Option<u64>) -> Result<Known, ServersError> {
+    async fn acknowledged(&self, index: Option<u64>) -> Result<Report, ServersError> {
         let path = Path::of(["internal", "legate", "gateways", "status"]);
         let path = match index {
             Some(index) => after(path, index),
             None => path,
         };
         let (all, index) = self.servers.get_indexed(&path).await?;
-        Ok(Known::Legate(all, index))
+        Ok(Report::Legate(all, index))
     }
 
     /// The entries, once those of a kind may have changed.
-    async fn entries_after(&self, all: &Stored, indexes: &Indexes) -> Result<Known, ServersError> {
+    async fn entries_after(&self, all: &Stored, indexes: &Indexes) -> Result<Report, ServersError> {
         let reads = entries::KINDS.iter().zip(indexes).map(|(name, index)| {
             let path = after(Path::of(["config", name]), *index);
             Box::pin(async move { self.servers.get_indexed(&path).await })
@@ -254,7 +254,7 @@ impl Driver<'_> {
         let (read, kind, _) = select_all(reads).await;
         let (mut all, mut indexes) = (all.clone(), *indexes);
         (all[kind], indexes[kind]) = read?;
-        Ok(Known::Consul(all, indexes))
+        Ok(Report::Consul(all, indexes))
     }
 
     async fn perform(&self, call: Call) -> (Subject, Ended) {

@@ -32,7 +32,7 @@ mod watches;
 
 pub use self::disabled::remove_frontends;
 pub use self::driver::{Options, run};
-pub(crate) use self::rights::role;
+pub(crate) use self::rights::reader;
 
 /// The name of the controller, which GatewayClasses have to name.
 pub const CONTROLLER: &str = "legate/gateway-controller";

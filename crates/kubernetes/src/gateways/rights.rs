@@ -8,9 +8,10 @@ use serde_json::{Value, json};
 use crate::inject::Installation;
 use crate::servers::{Path, Servers, ServersError};
 
-/// The role that `acl-init` makes.
-pub(crate) fn role(full_name: &str) -> String {
-    format!("{full_name}-api-gateway-acl-role")
+/// The name of the role that `acl-init` makes, and of its policy. Those of the chart's gateways end differently,
+/// whatever these are named.
+pub(crate) fn reader(full_name: &str) -> String {
+    format!("{full_name}-gateway-api-reader")
 }
 
 /// The rule of a gateway.
@@ -44,7 +45,7 @@ impl Rights {
         Some(Self {
             method: installation.servers.login_auth_method.clone()?,
             namespace: installation.tenants().default_namespace(),
-            role: role(&installation.full_name),
+            role: reader(&installation.full_name),
             service: service.to_owned(),
             account,
         })
@@ -96,7 +97,7 @@ mod tests {
         Rights {
             method: "component".to_owned(),
             namespace: None,
-            role: role("full"),
+            role: reader("full"),
             service: "shop--edge-legate".to_owned(),
             account,
         }
@@ -136,7 +137,7 @@ mod tests {
             assert_eq!(seen.collect::<Vec<_>>(), expected);
             if let Some((_, _, body)) = changes.iter().find(|(method, ..)| method == "PUT") {
                 let rule: Value = serde_json::from_str(body).unwrap();
-                assert_eq!(rule["BindName"], "full-api-gateway-acl-role");
+                assert_eq!(rule["BindName"], "full-gateway-api-reader");
                 assert_eq!(
                     rule["Selector"],
                     "serviceaccount.namespace==\"shop\" and serviceaccount.name==\"edge-legate\""

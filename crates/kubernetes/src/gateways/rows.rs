@@ -181,7 +181,7 @@ impl Rows {
     }
 }
 
-/// The certificates that listeners present, by the names of their secrets.
+/// The certificates that listeners present to clients and backends, by the names of their secrets.
 pub(super) fn pairs(cluster: &Cluster, listeners: &[Listener]) -> BTreeMap<String, Arc<Pair>> {
     let secrets: BTreeSet<_> = listeners.iter().flat_map(Listener::secrets).collect();
     let pairs = secrets.into_iter().filter_map(|name| {

@@ -5,9 +5,11 @@ use serde_json::{Value, json};
 
 use crate::cluster::eventually;
 use crate::consul::{Consul, NAME};
+use crate::forward::Forward;
 use crate::mesh::{self, Release};
 use crate::namespace::Namespace;
 use crate::run::Scenario;
+use crate::scenarios::gateway_api::references::{TLS_PORT, certificate};
 use crate::scenarios::gateway_api::{PORT, apply, class, delete_class, gateway, outside, rule};
 use crate::workload::{
     App, ask_until_answered, ask_until_refused, assert_caller, intend, speaks_http,
@@ -120,12 +122,24 @@ fn a_gateway_leads_into_the_mesh(space: &Namespace, consul: &Consul) -> anyhow::
         {"type": "RequestRedirect", "requestRedirect": {"scheme": "https"}},
     ]);
     redirected["backendRefs"] = json!([]);
+    // The API tries methods before headers, and Consul headers alone.
+    let mut by_method = to("ordered");
+    by_method["matches"][0]["method"] = json!("GET");
+    by_method["backendRefs"][0]["name"] = json!("outside-api");
+    let mut by_header = to("ordered");
+    by_header["matches"][0]["headers"] = json!([{"name": "x-other", "value": "1"}]);
+    by_header["backendRefs"][0]["name"] = json!(plain);
     let route = json!({
         "parentRefs": [{"name": "edge"}],
-        "rules": [to("outside-api"), redirected, to(plain)],
+        "rules": [to("outside-api"), redirected, to(plain), by_header, by_method],
     });
     apply(space, "HTTPRoute", "route", &route)?;
-    gateway(space, "edge", CLASS, &[])?;
+    certificate(space)?;
+    let tls = json!({
+        "name": "tls", "port": TLS_PORT, "protocol": "HTTPS",
+        "tls": {"certificateRefs": [{"name": "refers-tls"}]},
+    });
+    gateway(space, "edge", CLASS, &[tls])?;
 
     let made = format!("edge-{CLASS}");
     let service = format!("{}--{made}", space.name);
@@ -135,6 +149,15 @@ fn a_gateway_leads_into_the_mesh(space: &Namespace, consul: &Consul) -> anyhow::
     for path in ["outside-api", "outside-api/"] {
         let answer = ask_until_answered(space, "outside-web", &url(path))?;
         assert_caller(&answer, &service)?;
+    }
+    let deployment = format!("deployment/{made}");
+    for (scheme, port) in [("http", PORT), ("https", TLS_PORT)] {
+        let forward = Forward::start(space, &deployment, port)?;
+        forward.await_status((scheme, "outside-api"), &[], "200")?;
+        forward.await_status((scheme, "ordered"), &["x-other: 1"], "200")?;
+        for path in ["redirected", plain] {
+            forward.await_status((scheme, path), &[], "503")?;
+        }
     }
 
     let said = space.json(&["get", "httproute/route"])?;
@@ -151,7 +174,7 @@ fn a_gateway_leads_into_the_mesh(space: &Namespace, consul: &Consul) -> anyhow::
 
     space.kubectl(&["delete", "httproute/route", "gateway/edge"])?;
     eventually("nothing of the gateway is left", || {
-        for kind in ["http-route", "api-gateway"] {
+        for kind in ["http-route", "api-gateway", "inline-certificate"] {
             let entries = consul.run(&["config", "list", "-kind", kind])?;
             ensure!(entries.trim().is_empty(), "{kind}: {entries}");
         }

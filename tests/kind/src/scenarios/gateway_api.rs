@@ -1,17 +1,14 @@
 //! Gateways of the Gateway API in front of applications in the mesh and outside of it.
 
 mod kills;
-mod references;
+pub(super) mod references;
 
 use std::fs;
-use std::io::{Read, Write};
-use std::net::{Ipv4Addr, TcpStream};
-use std::time::Duration;
 
 use anyhow::{Context, ensure};
 use serde_json::{Value, json};
 
-use crate::cluster::{Cluster, eventually};
+use crate::cluster::Cluster;
 use crate::forward::Forward;
 use crate::namespace::Namespace;
 use crate::run::Scenario;
@@ -131,18 +128,7 @@ fn a_gateway_leads_into_the_mesh(space: &Namespace) -> anyhow::Result<()> {
     let answer = ask_until_answered(space, "outside", &url("outside"))?;
     ensure!(answer["caller"].is_null(), "{answer}");
     let forward = Forward::start(space, &format!("deployment/{made}"), PORT)?;
-    let answer = eventually("the Gateway answers at a forwarded port", || {
-        let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, forward.port))?;
-        stream.set_read_timeout(Some(Duration::from_secs(5)))?;
-        write!(
-            stream,
-            "GET /outside HTTP/1.1\r\nhost: edge\r\nconnection: close\r\n\r\n"
-        )?;
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer)?;
-        Ok(answer)
-    })?;
-    ensure!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    forward.await_status(("http", "outside"), &[], "200")?;
     drop(forward);
     // The gateway is a service of the mesh, whose rules it cannot avoid.
     ask_until_refused(space, "outside", &url("entered"))?;

@@ -13,7 +13,7 @@ use crate::workload::{ask, ask_until_answered};
 
 const CLASS: &str = "references";
 /// The listener for TLS.
-const TLS_PORT: u16 = 8443;
+pub(crate) const TLS_PORT: u16 = 8443;
 /// The controller of a status entry that is not ours.
 const OTHER: &str = "example.com/other";
 /// The applications: the client, the one whose Service is deleted, and one in another namespace.
@@ -117,7 +117,7 @@ fn secured(space: &Namespace) -> anyhow::Result<()> {
 }
 
 /// A Secret with a certificate, and a ConfigMap with the same one as an authority.
-fn certificate(space: &Namespace) -> anyhow::Result<()> {
+pub(crate) fn certificate(space: &Namespace) -> anyhow::Result<()> {
     let folder = tempfile::tempdir()?;
     let file = |name: &str| folder.path().join(name).display().to_string();
     let (key, certificate) = (file("tls.key"), file("tls.crt"));
