@@ -1,9 +1,7 @@
 //! `cargo xtask test`: the tests in parts, of which a plain run has the first.
 
-use std::num::NonZero;
 use std::path::PathBuf;
 use std::process::Command;
-use std::thread;
 use std::time::{Duration, SystemTime};
 
 use anyhow::ensure;
@@ -169,7 +167,6 @@ pub(crate) fn cargo_test(
     if args.is_empty() {
         command.env("LEGATE_TEST_STORE", "file");
     }
-    test_threads(&mut command);
     workspace::run(&mut command)
 }
 
@@ -184,7 +181,6 @@ pub(crate) fn etcd_store(workspace: &Workspace, records: &Records) -> anyhow::Re
             .current_dir(&binary.folder)
             .envs(programs.iter().map(|(name, path)| (name, path)))
             .env("LEGATE_TEST_STORE", "etcd");
-        test_threads(&mut command);
         records.apply(&mut command);
         println!("\nLEGATE_TEST_STORE=etcd {}", binary.program.display());
         let (outcome, took) = timed(|| workspace::run(&mut command));
@@ -192,16 +188,6 @@ pub(crate) fn etcd_store(workspace: &Workspace, records: &Records) -> anyhow::Re
         println!("{target} with etcd: {:.1} s", took.as_secs_f64());
     }
     Ok(())
-}
-
-/// The number of tests at a time of each test program, unless the user sets one: two for each core, because those of
-/// whole servers wait for half of their time.
-fn test_threads(command: &mut Command) {
-    const VARIABLE: &str = "RUST_TEST_THREADS";
-    if workspace::variable(VARIABLE).is_none() {
-        let cores = thread::available_parallelism().map_or(1, NonZero::get);
-        command.env(VARIABLE, (2 * cores).to_string());
-    }
 }
 
 #[cfg(test)]

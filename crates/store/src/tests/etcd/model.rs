@@ -7,9 +7,9 @@ use super::cluster::{Cluster, Server};
 use super::sharing::agree;
 use crate::tests::random::{Naive, any_command, assert_same};
 use crate::tests::{attempt, rows};
-use crate::{Applied, Command, EtcdConfig, Rejected, Store, WriteError};
+use crate::{Applied, Command, EtcdConfig, Rejected, Store, Unavailable, WriteError};
 
-/// How often a command is tried, each time for as long as a write waits for a leader.
+/// How often a change or a start is tried, each time for as long as it waits for etcd or a leader.
 const ATTEMPTS: usize = 4;
 
 #[derive(Debug, Clone)]
@@ -34,40 +34,66 @@ fn any_step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// Applies a command to a server. `None`: it was applied, but the server could not say so in time.
-async fn apply(
+/// Changes a server, again if it was not available: on a busy machine a new leader can take longer than a change
+/// waits for it. `None`: it was changed, but the server could not say so in time.
+async fn change<T>(
     servers: &[Server],
-    at: usize,
-    command: &Command,
     before: &Store,
-) -> Option<Result<Applied, Rejected>> {
+    attempt: impl AsyncFn() -> Result<T, Unavailable>,
+) -> Option<T> {
     for _ in 0..ATTEMPTS {
-        match servers[at].store.apply(command.clone()).await {
-            Ok(applied) => return Some(Ok(applied)),
-            Err(WriteError::Rejected(rejected)) => return Some(Err(rejected)),
-            // On a busy machine a new leader can take longer than a write waits for it.
-            Err(WriteError::Unavailable(_)) => {
+        match attempt().await {
+            Ok(changed) => return Some(changed),
+            Err(Unavailable { .. }) => {
                 agree(servers).await;
-                if rows(&servers[at].store) != rows(before) {
+                if rows(&servers[0].store) != rows(before) {
                     return None;
                 }
             }
         }
     }
-    panic!("server {at} could not commit in {ATTEMPTS} attempts: {command:?}");
+    panic!("no server could commit in {ATTEMPTS} attempts");
+}
+
+/// Applies a command to a server.
+async fn apply(store: &Store, command: &Command) -> Result<Result<Applied, Rejected>, Unavailable> {
+    match store.apply(command.clone()).await {
+        Ok(applied) => Ok(Ok(applied)),
+        Err(WriteError::Rejected(rejected)) => Ok(Err(rejected)),
+        Err(WriteError::Unavailable(unavailable)) => Err(unavailable),
+    }
+}
+
+/// Restores what a server saved, read with the keys of a server.
+async fn restore(store: &Store, server: &Server, saved: &[u8]) -> Result<Applied, Unavailable> {
+    let snapshot = server.store.read_snapshot(std::io::Cursor::new(saved));
+    store.restore(snapshot.unwrap()).await
+}
+
+/// Starts a server, which gives up if etcd does not answer in time.
+async fn open(config: &EtcdConfig) -> Server {
+    let mut opened = Server::open(config.clone()).await;
+    for _ in 1..ATTEMPTS {
+        if opened.is_ok() {
+            break;
+        }
+        opened = Server::open(config.clone()).await;
+    }
+    opened.unwrap()
 }
 
 async fn run(config: &EtcdConfig, steps: Vec<Step>) {
     let mut servers = Vec::new();
     for _ in 0..3 {
-        servers.push(Server::open(config.clone()).await.unwrap());
+        servers.push(open(config).await);
     }
     let memory = Store::new();
     let mut naive = Naive::default();
     for step in steps {
         match step {
             Step::Apply(at, command) => {
-                let result = apply(&servers, at, &command, &memory).await;
+                let apply = async || apply(&servers[at].store, &command).await;
+                let result = change(&servers, &memory, apply).await;
                 let expected = naive.expected(&command);
                 let in_memory = attempt(&memory, command);
                 match (&result, &in_memory) {
@@ -80,22 +106,18 @@ async fn run(config: &EtcdConfig, steps: Vec<Step>) {
             }
             Step::Restart(at) => {
                 servers.remove(at).stop().await;
-                servers.insert(at, Server::open(config.clone()).await.unwrap());
+                servers.insert(at, open(config).await);
             }
             Step::Crash(at) => {
                 drop(servers.remove(at));
-                servers.insert(at, Server::open(config.clone()).await.unwrap());
+                servers.insert(at, open(config).await);
             }
             Step::Restore(from, to) => {
                 let mut saved = Vec::new();
                 servers[from].store.save(&mut saved).unwrap();
-                for store in [&servers[to].store, &memory] {
-                    let snapshot = servers[to]
-                        .store
-                        .read_snapshot(std::io::Cursor::new(&*saved))
-                        .unwrap();
-                    store.restore(snapshot).await.unwrap();
-                }
+                let restored = async || restore(&servers[to].store, &servers[to], &saved).await;
+                change(&servers, &memory, restored).await;
+                restore(&memory, &servers[to], &saved).await.unwrap();
             }
         }
         // A server may answer from a slightly older state, unlike the model.
