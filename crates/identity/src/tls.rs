@@ -3,6 +3,7 @@
 //! Files are read once, when a configuration is built. The crypto provider is passed explicitly; no
 //! process-wide default is required or set.
 
+mod agents;
 mod error;
 mod insecure;
 mod named;
@@ -20,6 +21,7 @@ use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::server::{ResolvesServerCert, WebPkiClientVerifier};
 use rustls::{ClientConfig, RootCertStore, ServerConfig};
 
+pub use self::agents::{AgentFiles, AgentTls};
 pub use self::error::TlsError;
 use self::named::NamedVerifier;
 use self::pem::Source;

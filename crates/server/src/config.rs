@@ -9,6 +9,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use legate_ca::CaConfig;
+use legate_identity::tls::AgentFiles;
 use legate_intentions::Action;
 pub use legate_model::acl::DefaultPolicy;
 use legate_model::{CheckType, ConfigEntry, Locality, Secret, ServiceDefinition};
@@ -110,6 +111,23 @@ pub struct Definitions {
     pub log_level: Option<Level>,
 }
 
+/// How servers of other datacenters and this one reach each other.
+#[derive(Debug, Clone)]
+pub struct WanSettings {
+    /// Address of the port for servers. Consul's port: 8300.
+    pub listen: SocketAddr,
+    /// The address at which servers of other datacenters reach it.
+    pub advertise: IpAddr,
+    /// The certificate, its key and the CA of all servers.
+    pub files: AgentFiles,
+    /// Servers to join at the start.
+    pub join: Vec<String>,
+    /// The time between two attempts to join.
+    pub retry_interval: Duration,
+    /// The number of attempts. 0 means no limit.
+    pub retry_max: u32,
+}
+
 /// The settings of one server.
 ///
 /// [`ServerConfig::default`] is development mode: all APIs on loopback at Consul's ports, without ACLs. Port 0
@@ -133,6 +151,8 @@ pub struct ServerConfig {
     pub grpc_tls: Option<SocketAddr>,
     /// Address of DNS, over UDP and TCP. Default `127.0.0.1:8600`.
     pub dns: Option<SocketAddr>,
+    /// Servers of other datacenters. Default: there are none.
+    pub wan: Option<WanSettings>,
     /// The domains served by DNS. Default `consul`.
     pub dns_domains: DnsDomains,
     /// DNS settings.
@@ -198,6 +218,7 @@ impl Default for ServerConfig {
             grpc: loopback(8502),
             grpc_tls: loopback(8503),
             dns: loopback(8600),
+            wan: None,
             dns_domains: DnsDomains::default(),
             dns_settings: DnsSettings::default(),
             more_listeners: MoreListeners::default(),

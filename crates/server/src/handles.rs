@@ -17,6 +17,7 @@ use legate_resources::Generator;
 use legate_runtime::metrics::Registry;
 use legate_runtime::{Clock, Spawner};
 use legate_store::Store;
+use legate_wan::Wan;
 use legate_xds::Proxies;
 
 use crate::acl::{Logins, Methods, Rights};
@@ -69,6 +70,8 @@ pub(crate) struct Handles {
     pub(crate) audit: Audit,
     /// The exporter of traces.
     pub(crate) traces: Traces,
+    /// Servers of other datacenters. `None`: this one has no port for servers.
+    pub(crate) wan: Option<Wan>,
     /// Spawns tasks that end with the server.
     pub(crate) spawner: Spawner,
 }

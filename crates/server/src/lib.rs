@@ -46,6 +46,7 @@ mod sessions;
 mod start_error;
 mod telemetry;
 mod tenants;
+mod wan;
 
 pub use agent::{Reload, ReloadError};
 pub use audit::AuditError;
@@ -55,10 +56,11 @@ pub use config::dns::{
 };
 pub use config::{
     AclConfig, AgentConfig, DefaultPolicy, Definitions, EtcdConfig, ServerConfig, StoreConfig,
-    TokenSet,
+    TokenSet, WanSettings,
 };
 pub use legate_ca::CaConfig;
 pub use legate_checks::{Scripts, Settings as CheckSettings};
+pub use legate_identity::tls::AgentFiles;
 pub use legate_intentions::Action as IntentionAction;
 pub use net::{ApiLimit, ConnectionLimits};
 pub use operations::{

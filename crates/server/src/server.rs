@@ -14,6 +14,7 @@ use legate_resources::Generator;
 use legate_runtime::metrics::Registry;
 use legate_runtime::{Clock, Scope, Spawner, StopError, TaskError, file_limit};
 use legate_store::{ReadTxn, Store};
+use legate_wan::Wan;
 use legate_xds::Proxies;
 use rustls::ServerConfig as TlsConfig;
 use tokio::net::{TcpListener, UdpSocket, UnixListener};
@@ -22,14 +23,14 @@ use crate::acl::{self, AgentTokens};
 use crate::agent::{Agent, Reload, ReloadError};
 use crate::audit::Audit;
 use crate::certificate::{self, Files, Renewed};
-use crate::config::{Definitions, ServerConfig};
+use crate::config::{Definitions, ServerConfig, WanSettings};
 use crate::dns::CurrentDns;
 use crate::handles::Handles;
 use crate::net::{self, ConnectionLimits};
 use crate::problems::Problems;
 use crate::rates::Rates;
 use crate::start_error::StartError;
-use crate::{dns, gateway_reports, grpc, http, seed, sessions, telemetry, tenants};
+use crate::{dns, gateway_reports, grpc, http, seed, sessions, telemetry, tenants, wan};
 
 /// Paths of a certificate chain and its private key.
 type FilePair = (PathBuf, PathBuf);
@@ -77,6 +78,7 @@ pub struct Server {
     manager: Manager,
     config: Arc<ServerConfig>,
     audit: Audit,
+    wan: Option<Wan>,
     agent: Arc<Agent>,
 }
 
@@ -136,6 +138,7 @@ impl Server {
         scope.spawn("certificate authority", tend);
         let problems = Problems::new(clock.clone());
         let seeded = seed_now(&config, &store, &clock).await?;
+        let wan = wan::new(&config, &store, &clock, scope.spawner())?;
         let settings = manager_config(&config);
         let manager = Manager::new(store.reader(), leaves.clone(), scope.spawner(), settings);
         let reports = run_checks(&config, &store, &scope);
@@ -169,6 +172,7 @@ impl Server {
             methods: Arc::new(acl::Methods::new(store.reader())),
             generator: Arc::new(Generator::new()),
             registry,
+            wan: wan.clone(),
             spawner: scope.spawner(),
         };
         let server = Self {
@@ -179,6 +183,7 @@ impl Server {
             manager,
             config,
             audit,
+            wan,
             agent: handles.agent.clone(),
         };
         server.spawn(&handles, listening).await?;
@@ -216,14 +221,21 @@ impl Server {
         let reports =
             gateway_reports::note(self.store.clone(), handles.proxies.clone(), stop.clone());
         self.scope.spawn("reports of gateways", reports);
-        let sockets = listening.http_sockets;
-        if !listening.http.is_empty() || !sockets.is_empty() || https.is_some() {
-            let listeners = http::Listeners {
-                plain: listening.http,
-                sockets,
-                tls: https.map(|(listeners, tls)| (listeners, certificate::for_http(&tls))),
-            };
-            let api = http::serve(handles.clone(), listeners, stop.clone());
+        let listeners = http::Listeners {
+            plain: listening.http,
+            sockets: listening.http_sockets,
+            tls: https.map(|(listeners, tls)| (listeners, certificate::for_http(&tls))),
+        };
+        let api = http::Api::new(handles)?;
+        if let (Some(wan), Some(config), Some(listener)) = (
+            &self.wan,
+            wan::config(config, &self.store),
+            listening.servers,
+        ) {
+            wan.serve(&config, listener, api.for_servers());
+        }
+        if !listeners.is_empty() {
+            let api = api.serve(handles, listeners, stop.clone());
             self.scope.spawn("HTTP API", api);
         }
         if !listening.grpc.is_empty() || grpc_tls.is_some() {
@@ -340,6 +352,11 @@ impl Server {
         self.config.dns
     }
 
+    /// Address of the port for servers.
+    pub fn servers_addr(&self) -> Option<SocketAddr> {
+        self.config.wan.as_ref().map(|wan| wan.listen)
+    }
+
     /// The store.
     pub fn store(&self) -> &Store {
         &self.store
@@ -361,6 +378,9 @@ impl Server {
     /// # Errors
     /// When the store cannot be written.
     pub async fn leave(&self) -> Result<(), StartError> {
+        if let Some(wan) = &self.wan {
+            wan.leave().await;
+        }
         seed::leave(&self.config, &self.store).await
     }
 
@@ -470,6 +490,7 @@ fn connection_limits(asked: ConnectionLimits) -> ConnectionLimits {
 struct Listening {
     http: Vec<TcpListener>,
     http_sockets: Vec<UnixListener>,
+    servers: Option<TcpListener>,
     https: Vec<TcpListener>,
     grpc: Vec<TcpListener>,
     grpc_tls: Vec<TcpListener>,
@@ -489,7 +510,9 @@ impl Listening {
                 reason,
             })
         });
+        let servers = config.wan.as_ref().map(|wan| wan.listen);
         Ok(Self {
+            servers: listen("the port for servers", servers, &[])?.pop(),
             http: listen("the HTTP API", config.http, &more.http)?,
             https: listen("the HTTP API with TLS", config.https, &more.https)?,
             grpc: listen("the gRPC API", config.grpc, &more.grpc)?,
@@ -507,7 +530,12 @@ impl Listening {
             bound.or(asked)
         };
         let dns = self.dns.first();
+        let wan = config.wan.map(|wan| WanSettings {
+            listen: address(self.servers.as_slice(), Some(wan.listen)).unwrap_or(wan.listen),
+            ..wan
+        });
         ServerConfig {
+            wan,
             http: address(&self.http, config.http),
             https: address(&self.https, config.https),
             grpc: address(&self.grpc, config.grpc),

@@ -53,6 +53,9 @@ pub enum StartError {
     /// The certificate of a TLS listener cannot be loaded or issued.
     #[error(transparent)]
     Certificate(#[from] CertificateError),
+    /// The certificate of this server, or the CA of servers, cannot be used.
+    #[error("the port for servers cannot be opened: {0}; check tls.internal_rpc")]
+    Wan(#[from] legate_identity::tls::TlsError),
     /// The datacenter or node name is invalid.
     #[error("{0}; check the datacenter and node name in the settings")]
     Name(#[from] legate_model::name::InvalidName),

@@ -101,7 +101,7 @@ impl TestCa {
     /// If a name is invalid.
     #[must_use]
     pub fn server(&self, names: &[&str]) -> CertFiles {
-        self.issue(names, ExtendedKeyUsagePurpose::ServerAuth)
+        self.issue(names, &[ExtendedKeyUsagePurpose::ServerAuth])
     }
 
     /// Issues a certificate for a client with this name.
@@ -111,7 +111,21 @@ impl TestCa {
     /// If the name is invalid.
     #[must_use]
     pub fn client(&self, name: &str) -> CertFiles {
-        self.issue(&[name], ExtendedKeyUsagePurpose::ClientAuth)
+        self.issue(&[name], &[ExtendedKeyUsagePurpose::ClientAuth])
+    }
+
+    /// Issues a certificate for a server that also connects to others, as `legate tls cert create -server` does.
+    ///
+    /// # Panics
+    ///
+    /// If a name is invalid.
+    #[must_use]
+    pub fn agent(&self, names: &[&str]) -> CertFiles {
+        let usages = [
+            ExtendedKeyUsagePurpose::ServerAuth,
+            ExtendedKeyUsagePurpose::ClientAuth,
+        ];
+        self.issue(names, &usages)
     }
 
     /// The TLS configuration of a server with these DNS names and IP addresses.
@@ -148,7 +162,7 @@ impl TestCa {
         Arc::new(config)
     }
 
-    fn issue(&self, names: &[&str], usage: ExtendedKeyUsagePurpose) -> CertFiles {
+    fn issue(&self, names: &[&str], usages: &[ExtendedKeyUsagePurpose]) -> CertFiles {
         let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
         let file = names
             .first()
@@ -159,7 +173,7 @@ impl TestCa {
             .distinguished_name
             .push(DnType::CommonName, file.as_str());
         params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
-        params.extended_key_usages = vec![usage];
+        params.extended_key_usages = usages.to_vec();
         params.use_authority_key_identifier_extension = true;
         let key = KeyPair::generate().expect("key pair");
         let certificate = params.signed_by(&key, &self.issuer).expect("signature");

@@ -40,6 +40,9 @@ settings! {
         advertise_addr: String,
         advertise_addr_ipv4: String,
         advertise_addr_ipv6: String,
+        advertise_addr_wan: String,
+        advertise_addr_wan_ipv4: String,
+        advertise_addr_wan_ipv6: String,
         alt_domain: String,
         audit: Audit,
         auto_reload_config: bool,
@@ -81,6 +84,9 @@ settings! {
         ports: Ports,
         primary_datacenter: String,
         recursors: Vec<String>,
+        retry_interval_wan: String,
+        retry_join_wan: Vec<String>,
+        retry_max_wan: i64,
         rpc: Nothing,
         server: bool,
         session_ttl_min: String,
@@ -170,7 +176,7 @@ settings! {
     /// A key without any supported field.
     Nothing { }
     /// `ports`
-    Ports { dns: i64, http: i64, https: i64, grpc: i64, grpc_tls: i64, }
+    Ports { dns: i64, http: i64, https: i64, grpc: i64, grpc_tls: i64, server: i64, }
     /// `telemetry`
     Telemetry {
         dogstatsd_addr: String,
@@ -182,8 +188,8 @@ settings! {
         statsd_address: String,
     }
     /// `tls`
-    Tls { defaults: Protocol, https: Protocol, grpc: Protocol, }
-    /// `tls.defaults`, `tls.https` and `tls.grpc`
+    Tls { defaults: Protocol, https: Protocol, grpc: Protocol, internal_rpc: Protocol, }
+    /// `tls.defaults`, `tls.https`, `tls.grpc` and `tls.internal_rpc`
     Protocol {
         ca_file: String,
         ca_path: String,

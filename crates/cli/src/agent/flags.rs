@@ -137,14 +137,50 @@ pub(crate) struct Flags {
     #[arg(long, value_name = "URL", env = "OTEL_EXPORTER_OTLP_ENDPOINT")]
     otlp_endpoint: Option<String>,
     #[command(flatten)]
+    wan: WanFlags,
+    #[command(flatten)]
     without_effect: WithoutEffect,
+}
+
+/// Flags about servers of other datacenters.
+#[derive(Debug, Default, Args)]
+struct WanFlags {
+    /// Port for servers of other datacenters, if tls.internal_rpc has a certificate; -1 disables it [default: 8300]
+    #[arg(long, value_name = "PORT", allow_hyphen_values = true)]
+    server_port: Option<i64>,
+    /// Address of this node for other datacenters [default: that of -advertise]
+    #[arg(long, value_name = "ADDRESS")]
+    advertise_wan: Option<String>,
+    /// Server of another datacenter to join; may be repeated
+    #[arg(long, value_name = "ADDRESS")]
+    retry_join_wan: Vec<String>,
+    /// The same as -retry-join-wan
+    #[arg(long, value_name = "ADDRESS", hide = true)]
+    join_wan: Vec<String>,
+    /// Time between two attempts to join [default: 30s]
+    #[arg(long, value_name = "TIME")]
+    retry_interval_wan: Option<String>,
+    /// Number of attempts to join; 0 means no limit [default: 0]
+    #[arg(long, value_name = "NUMBER")]
+    retry_max_wan: Option<i64>,
+}
+
+impl WanFlags {
+    fn settings(&self) -> Value {
+        json!({
+            "ports": { "server": self.server_port },
+            "advertise_addr_wan": self.advertise_wan,
+            "retry_interval_wan": self.retry_interval_wan,
+            "retry_join_wan": lists(&self.retry_join_wan),
+            "retry_max_wan": self.retry_max_wan,
+            "start_join_wan": lists(&self.join_wan),
+        })
+    }
 }
 
 /// Flags of `consul agent` without effect here; they are reported like their keys.
 #[derive(Debug, Default, Args)]
 struct WithoutEffect {
-    #[arg(long, hide = true)]
-    advertise_wan: Option<String>,
     #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true",
         value_parser = BoolishValueParser::new(), hide = true)]
     disable_host_node_id: Option<bool>,
@@ -155,8 +191,6 @@ struct WithoutEffect {
     encrypt: Option<String>,
     #[arg(long, hide = true)]
     join: Vec<String>,
-    #[arg(long, hide = true)]
-    join_wan: Vec<String>,
     #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true",
         value_parser = BoolishValueParser::new(), hide = true)]
     non_voting_server: Option<bool>,
@@ -175,15 +209,9 @@ struct WithoutEffect {
     #[arg(long, hide = true)]
     retry_interval: Option<String>,
     #[arg(long, hide = true)]
-    retry_interval_wan: Option<String>,
-    #[arg(long, hide = true)]
     retry_join: Vec<String>,
-    #[arg(long, hide = true)]
-    retry_join_wan: Vec<String>,
     #[arg(long, hide = true, allow_hyphen_values = true)]
     retry_max: Option<i64>,
-    #[arg(long, hide = true, allow_hyphen_values = true)]
-    retry_max_wan: Option<i64>,
     #[arg(long, hide = true)]
     segment: Option<String>,
     #[arg(long, hide = true)]
@@ -198,8 +226,6 @@ struct WithoutEffect {
     serf_wan_bind: Option<String>,
     #[arg(long, hide = true, allow_hyphen_values = true)]
     serf_wan_port: Option<i64>,
-    #[arg(long, hide = true, allow_hyphen_values = true)]
-    server_port: Option<i64>,
     #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true",
         value_parser = BoolishValueParser::new(), hide = true)]
     syslog: Option<bool>,
@@ -284,6 +310,7 @@ impl Flags {
                 "dns": self.dns_port,
             },
         });
+        merge(&mut settings, self.wan.settings());
         merge(&mut settings, self.without_effect.settings());
         Ok(settings)
     }
@@ -301,14 +328,11 @@ impl WithoutEffect {
             "ports": {
                 "serf_lan": self.serf_lan_port,
                 "serf_wan": self.serf_wan_port,
-                "server": self.server_port,
             },
-            "advertise_addr_wan": self.advertise_wan,
             "disable_host_node_id": self.disable_host_node_id,
             "disable_keyring_file": self.disable_keyring_file,
             "encrypt": self.encrypt,
             "start_join": lists(&self.join),
-            "start_join_wan": lists(&self.join_wan),
             "non_voting_server": self.non_voting_server,
             "primary_gateways": lists(&self.primary_gateway),
             "protocol": self.protocol,
@@ -316,11 +340,8 @@ impl WithoutEffect {
             "read_replica": self.read_replica,
             "rejoin_after_leave": self.rejoin,
             "retry_interval": self.retry_interval,
-            "retry_interval_wan": self.retry_interval_wan,
             "retry_join": lists(&self.retry_join),
-            "retry_join_wan": lists(&self.retry_join_wan),
             "retry_max": self.retry_max,
-            "retry_max_wan": self.retry_max_wan,
             "segment": self.segment,
             "serf_lan_allowed_cidrs": lists(&self.serf_lan_allowed_cidrs),
             "serf_lan": self.serf_lan_bind,

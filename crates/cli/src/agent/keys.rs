@@ -10,7 +10,9 @@ const GOSSIP: &str = "there is no gossip and no RPC among agents; servers share 
                       etcd (legate-server --etcd-endpoints)";
 const ALONE: &str = "agents are not joined: servers share their state through etcd (legate-server \
                      --etcd-endpoints)";
-const WAN: &str = "a server serves one datacenter, and federation is not part of it";
+const WAN: &str = "datacenters are independent of each other: nothing is replicated among them";
+const VERIFIED: &str = "connections of servers are TLS with the suites of the library, verified in both directions, \
+                        with the name server.<datacenter>.<domain>";
 const RAFT: &str = "there is no Raft: the state is in memory, in a file or in etcd";
 const CACHED: &str = "tokens and policies are always current, and nothing is cached";
 const UI: &str = "there is no web interface";
@@ -26,9 +28,11 @@ const INTERNAL: &str = "it is an internal setting";
 const TAKEN: &[(&str, &str)] = &[
     (CACHED, "acl.down_policy acl.policy_ttl acl.role_ttl acl.token_ttl"),
     (WAN, "\
-        acl.enable_token_replication=false advertise_addr_wan advertise_addr_wan_ipv4 \
-        advertise_addr_wan_ipv6 primary_gateways_interval retry_interval_wan retry_max_wan \
-        translate_wan_addrs=false"),
+        acl.enable_token_replication=false primary_gateways_interval translate_wan_addrs=false"),
+    (VERIFIED, "\
+        tls.internal_rpc.use_auto_cert=* tls.internal_rpc.verify_incoming=true \
+        tls.internal_rpc.verify_outgoing=true tls.internal_rpc.verify_server_hostname=true \
+        tls.internal_rpc.tls_cipher_suites"),
     (GOSSIP, "\
         advertise_reconnect_timeout disable_keyring_file=* encrypt encrypt_verify_incoming=* \
         encrypt_verify_outgoing=* gossip_lan gossip_wan ports.serf_lan ports.serf_wan protocol \
@@ -62,10 +66,10 @@ const TAKEN: &[(&str, &str)] = &[
     ("no licence is needed", "license_path"),
     (RPC, "\
         limits.rpc_client_timeout limits.rpc_handshake_timeout limits.rpc_max_burst \
-        limits.rpc_max_conns_per_client limits.rpc_rate ports.server rpc.enable_streaming=* \
+        limits.rpc_max_conns_per_client limits.rpc_rate rpc.enable_streaming=* \
         server_name tls.defaults.verify_outgoing=* tls.defaults.verify_server_hostname=* \
         tls.grpc.verify_outgoing=* tls.grpc.verify_server_hostname=* tls.https.verify_outgoing=* \
-        tls.https.verify_server_hostname=* tls.internal_rpc use_streaming_backend=*"),
+        tls.https.verify_server_hostname=* use_streaming_backend=*"),
     ("peerings are stored, but clusters do not connect to each other", "peering.enabled=false"),
     (EXPOSED, "ports.expose_max_port ports.expose_min_port"),
     (SIDECARS, "\
@@ -103,7 +107,7 @@ const REFUSED: &[(&str, &str)] = &[
     ("the initial management token is the only token that files can create", "\
         acl.tokens.managed_service_provider"),
     (CLIENTS, "auto_config.enabled=false auto_encrypt.tls=false"),
-    (WAN, "connect.enable_mesh_gateway_wan_federation=false primary_gateways retry_join_wan"),
+    (WAN, "connect.enable_mesh_gateway_wan_federation=false primary_gateways"),
     ("checks with TLS present no certificate", "enable_agent_tls_for_checks=false"),
     ("proxies always use config entries", "enable_central_service_config=true"),
     ("there is no gossip and therefore no segments", "segment segments"),
@@ -333,11 +337,11 @@ mod tests {
     #[test]
     fn all_refused_keys_are_named() {
         let (_, lines) = settled(json!({
-            "primary_gateways": ["a"], "segments": [{"name": "a"}], "retry_join_wan": [],
+            "primary_gateways": ["a"], "segments": [{"name": "a"}], "primary_gateways_interval": "",
         }));
         let text = lines.unwrap_err();
         assert!(text.contains("primary_gateways is not supported"), "{text}");
         assert!(text.contains("segments is not supported"), "{text}");
-        assert!(!text.contains("retry_join_wan"), "{text}");
+        assert!(!text.contains("primary_gateways_interval"), "{text}");
     }
 }

@@ -3,6 +3,7 @@
 mod dns;
 mod listeners;
 mod operations;
+mod wan;
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr};
@@ -84,6 +85,7 @@ pub(super) fn resolve(sources: Sources, dev: bool) -> anyhow::Result<Resolved> {
         grpc: ports.grpc,
         grpc_tls: ports.grpc_tls,
         dns: ports.dns,
+        wan: wan::settings(&settings, advertise(&settings)?)?,
         more_listeners: ports.more,
         dns_domains: dns::domains(&settings)?,
         dns_settings: dns::settings(&settings)?,
@@ -187,9 +189,20 @@ fn locality(locality: Option<Locality>) -> anyhow::Result<Option<Locality>> {
 
 fn tagged_addresses(settings: &Settings) -> anyhow::Result<BTreeMap<String, String>> {
     let mut addresses = settings.tagged_addresses.clone().unwrap_or_default();
+    let wan = &settings.advertise_addr_wan;
+    if let Some(address) = wan {
+        let family = match sockaddr::resolve(address).context("advertise_addr_wan")? {
+            IpAddr::V4(_) => "wan_ipv4",
+            IpAddr::V6(_) => "wan_ipv6",
+        };
+        addresses.insert(family.to_owned(), address.clone());
+    }
     for (tag, address) in [
         ("lan_ipv4", &settings.advertise_addr_ipv4),
         ("lan_ipv6", &settings.advertise_addr_ipv6),
+        ("wan", wan),
+        ("wan_ipv4", &settings.advertise_addr_wan_ipv4),
+        ("wan_ipv6", &settings.advertise_addr_wan_ipv6),
     ] {
         if let Some(address) = address {
             addresses.insert(tag.to_owned(), address.clone());

@@ -13,6 +13,7 @@ use legate_model::{
 };
 use legate_proxycfg::gateways::connect_to;
 use legate_store::{Deregistration, ReadTxn, Registration, Writer};
+use legate_wan::Wan;
 use serde_json::{Value, json};
 
 use super::call::{Call, visible};
@@ -95,8 +96,13 @@ pub(super) async fn deregister(
 }
 
 /// `GET /v1/catalog/datacenters`
-pub(super) async fn datacenters(call: Call) -> Result<Response, ApiError> {
-    let mut response = call.json(&[&call.config.datacenter])?;
+pub(super) async fn datacenters(
+    State(wan): State<Option<Wan>>,
+    call: Call,
+) -> Result<Response, ApiError> {
+    let own = || vec![call.config.datacenter.clone()];
+    let all = wan.map_or_else(own, |wan| wan.datacenters());
+    let mut response = call.json(&all)?;
     call.add_cache(response.headers_mut());
     Ok(response)
 }

@@ -14,6 +14,7 @@ use axum::response::{IntoResponse, Response};
 use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, join_all, ready};
 use http::{Method, Request};
+use http_body_util::BodyExt;
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
@@ -30,6 +31,7 @@ use tokio_rustls::TlsAcceptor;
 use tower::Service as _;
 
 use super::denial::{self, Asker};
+use super::forward::{self, Forward};
 use super::guard::Guard;
 use crate::api_error::ApiError;
 use crate::net::{self, Admission, ApiLimit};
@@ -62,6 +64,8 @@ pub(super) enum Transport {
     Tls,
     /// A UNIX socket.
     Socket,
+    /// The port for servers: a server of another datacenter, which has accepted the request of its client.
+    Server,
 }
 
 /// The client of a connection.
@@ -79,6 +83,13 @@ pub(crate) struct Listeners {
     pub(crate) sockets: Vec<UnixListener>,
     /// With TLS.
     pub(crate) tls: Option<(Vec<TcpListener>, Arc<TlsConfig>)>,
+}
+
+impl Listeners {
+    /// Whether there are none.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.plain.is_empty() && self.sockets.is_empty() && self.tls.is_none()
+    }
 }
 
 /// Serves until `stop`, then lets requests in flight finish. All listeners share the limit.
@@ -245,6 +256,8 @@ async fn connection(
 pub(super) struct Service {
     router: Router,
     guard: Guard,
+    /// Passes requests on to other datacenters.
+    forward: Option<Forward>,
     /// Looks up the accessor id of denied requests.
     reader: Reader,
     requests: IntCounterVec,
@@ -255,6 +268,7 @@ impl Service {
     pub(super) fn new(
         router: Router,
         guard: Guard,
+        forward: Option<Forward>,
         reader: Reader,
         registry: &Registry,
     ) -> Result<Self, MetricsError> {
@@ -269,6 +283,7 @@ impl Service {
         Ok(Self {
             router,
             guard,
+            forward,
             reader,
             requests,
         })
@@ -288,7 +303,7 @@ impl Service {
         request.extensions_mut().insert(asker.clone());
         let answer = match passing.refusal.take() {
             Some(refusal) => ready(Ok(refusal)).boxed(),
-            None => self.router.clone().call(request.map(Body::new)).boxed(),
+            None => self.answer(request.map(Body::new), client),
         };
         Box::pin(async move {
             let mut response = match AssertUnwindSafe(answer).catch_unwind().await {
@@ -308,6 +323,39 @@ impl Service {
                 .inc();
             Ok(response)
         })
+    }
+}
+
+impl Service {
+    /// Answers a request here, or passes it on to the datacenter that it names. What another server has passed on is
+    /// answered here in any case.
+    fn answer(
+        &self,
+        request: Request<Body>,
+        client: Peer,
+    ) -> BoxFuture<'static, Result<Response, Infallible>> {
+        let here = client.transport == Transport::Server;
+        let forward = self.forward.as_ref().filter(|_| !here);
+        match forward.and_then(|forward| Some((forward, forward.datacenter_of(request.uri())?))) {
+            Some((forward, datacenter)) => forward.send(datacenter, request).map(Ok).boxed(),
+            None => self.router.clone().call(request).boxed(),
+        }
+    }
+
+    /// Answers a request that a server of another datacenter has passed on.
+    pub(super) async fn handle_server(
+        self: Arc<Self>,
+        mut request: Request<Incoming>,
+        address: SocketAddr,
+    ) -> http::Response<legate_wan::Body> {
+        let client = Peer {
+            address,
+            transport: Transport::Server,
+        };
+        request.extensions_mut().insert(ConnectInfo(address));
+        forward::keep_anonymous(&mut request);
+        let Ok(response) = self.handle(request, client).await;
+        response.map(|body| body.map_err(BoxError::from).boxed_unsync())
     }
 }
 

@@ -11,7 +11,7 @@ use percent_encoding::percent_decode_str;
 
 use super::browser::Browsers;
 use super::call::token_in;
-use super::connections::Peer;
+use super::connections::{Peer, Transport};
 use super::params::Params;
 use crate::acl::Rights;
 use crate::api_error::ApiError;
@@ -117,6 +117,10 @@ impl Guard {
     fn refusal<B>(&self, request: &Request<B>, client: Peer) -> Option<Response> {
         let (method, path) = (request.method(), request.uri().path());
         let refused = |text: &str| ApiError::new(StatusCode::FORBIDDEN, text).into_response();
+        if client.transport == Transport::Server {
+            // The server that accepted it has checked who may ask what; the load is here.
+            return self.over_limit(method, path);
+        }
         if is_below(path, &self.policy.block_endpoints) {
             return Some(refused("Endpoint is blocked by agent configuration"));
         }
@@ -130,6 +134,11 @@ impl Guard {
         if !reads && let Err(refused) = self.browsers.check(request.headers(), client.transport) {
             return Some(refused.into_response());
         }
+        self.over_limit(method, path)
+    }
+
+    /// The answer to a request beyond the rate limits.
+    fn over_limit(&self, method: &Method, path: &str) -> Option<Response> {
         let counted = !NOT_COUNTED.iter().any(|kind| path.starts_with(kind));
         let too_much = counted && self.rates.refuse(is_write(method, path), path);
         too_much.then(|| ApiError::new(StatusCode::TOO_MANY_REQUESTS, TOO_MANY).into_response())

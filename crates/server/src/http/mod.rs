@@ -19,6 +19,7 @@ mod discovery_chain;
 mod dry_run;
 mod events;
 mod exported;
+mod forward;
 mod gateway_services;
 mod guard;
 mod health;
@@ -48,46 +49,74 @@ use axum::Router;
 use axum::extract::Request;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{any, delete, get, post, put};
+use futures_util::FutureExt;
 use http::header::CONTENT_TYPE;
 use http::{Method, StatusCode};
 use legate_model::acl::{AuthMethod, BindingRule, Policy, Role};
+use legate_runtime::metrics::Error as MetricsError;
 use legate_runtime::{BoxError, CancellationToken};
 
 use self::acl::{
     auth_methods, authorize, bootstrap, objects, policies, replication, roles, templates, tokens,
 };
+pub(crate) use self::agent::about::member_tags;
 use self::browser::Browsers;
 pub(crate) use self::connections::Listeners;
+use self::forward::Forward;
 use self::guard::Guard;
 use self::state::ApiState;
 use crate::api_error::ApiError;
 use crate::handles::Handles;
 
-/// Serves the API until `stop` is cancelled. Then it closes the listeners and lets requests in flight finish.
-pub(crate) async fn serve(
-    handles: Handles,
-    listeners: Listeners,
-    stop: CancellationToken,
-) -> Result<(), BoxError> {
-    let spawner = handles.spawner.clone();
-    let limit = handles.config.connections.http;
-    let registry = handles.registry.clone();
-    let guard = Guard {
-        policy: Arc::new(handles.config.http_policy.clone()),
-        browsers: Arc::new(Browsers::new(&handles.config)),
-        rates: handles.rates.clone(),
-        audit: handles.audit.clone(),
-        traces: handles.traces.clone(),
-        rights: handles.rights(),
-        default_policy: match handles.config.acl.enabled {
-            true => handles.config.acl.default_policy.as_str(),
-            false => "allow",
-        },
-    };
-    let reader = handles.store.reader();
-    let router = router(ApiState::new(handles));
-    let service = connections::Service::new(router, guard, reader, &registry)?;
-    connections::serve(Arc::new(service), listeners, limit, spawner, stop).await
+/// The API of one server, for all its listeners.
+pub(crate) struct Api(Arc<connections::Service>);
+
+impl Api {
+    /// Fails if the registry has its metrics already.
+    pub(crate) fn new(handles: &Handles) -> Result<Self, MetricsError> {
+        let guard = Guard {
+            policy: Arc::new(handles.config.http_policy.clone()),
+            browsers: Arc::new(Browsers::new(&handles.config)),
+            rates: handles.rates.clone(),
+            audit: handles.audit.clone(),
+            traces: handles.traces.clone(),
+            rights: handles.rights(),
+            default_policy: match handles.config.acl.enabled {
+                true => handles.config.acl.default_policy.as_str(),
+                false => "allow",
+            },
+        };
+        let reader = handles.store.reader();
+        let forward = handles.wan.clone().map(|wan| Forward {
+            wan,
+            datacenter: handles.config.datacenter.clone(),
+            rights: handles.rights(),
+        });
+        let router = router(ApiState::new(handles.clone()));
+        let service = connections::Service::new(router, guard, forward, reader, &handles.registry)?;
+        Ok(Self(Arc::new(service)))
+    }
+
+    /// What other servers are answered.
+    pub(crate) fn for_servers(&self) -> legate_wan::Service {
+        let service = Arc::clone(&self.0);
+        Arc::new(move |request, caller| {
+            let service = Arc::clone(&service);
+            service.handle_server(request, caller.address).boxed()
+        })
+    }
+
+    /// Serves the API until `stop` is cancelled. Then it closes the listeners and lets requests in flight finish.
+    pub(crate) fn serve(
+        &self,
+        handles: &Handles,
+        listeners: Listeners,
+        stop: CancellationToken,
+    ) -> impl Future<Output = Result<(), BoxError>> + Send + 'static {
+        let spawner = handles.spawner.clone();
+        let limit = handles.config.connections.http;
+        connections::serve(Arc::clone(&self.0), listeners, limit, spawner, stop)
+    }
 }
 
 fn router(state: ApiState) -> Router {

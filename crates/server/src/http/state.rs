@@ -10,6 +10,7 @@ use legate_checks::Reports;
 use legate_runtime::metrics::Registry;
 use legate_runtime::{CancellationToken, Clock};
 use legate_store::Writer;
+use legate_wan::Wan;
 use legate_xds::Proxies;
 
 use super::call::Sources;
@@ -77,6 +78,7 @@ handles! {
     Arc<ServerConfig>: |state| Arc::clone(&state.handles.config);
     Clock: |state| state.handles.clock.clone();
     Proxies: |state| state.handles.proxies.clone();
+    Option<Wan>: |state| state.handles.wan.clone();
     Problems: |state| state.handles.problems.clone();
     Registry: |state| state.handles.registry.clone();
     CancellationToken: |state| state.handles.spawner.token();

@@ -10,6 +10,7 @@ mod acl_model;
 mod auth_methods;
 mod ca;
 mod connections;
+mod datacenters;
 mod dns;
 mod durable;
 mod fake_vault;

@@ -38,6 +38,7 @@ impl Listeners {
             https,
             grpc,
             grpc_tls,
+            server: _,
         } = settings.ports.clone().unwrap_or_default();
         let (http_address, sockets) = without_sockets(own.http);
         let http = (port("http", http, 8500)?, http_address, !sockets.is_empty());
@@ -88,7 +89,7 @@ impl Listeners {
     }
 }
 
-fn port(name: &str, port: Option<i64>, default: i64) -> anyhow::Result<Option<u16>> {
+pub(super) fn port(name: &str, port: Option<i64>, default: i64) -> anyhow::Result<Option<u16>> {
     match port.unwrap_or(default) {
         -1 => Ok(None),
         port => u16::try_from(port).map(Some).ok().with_context(|| {

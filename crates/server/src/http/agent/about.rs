@@ -1,7 +1,7 @@
 //! The server's agent API: `/v1/agent/self`, `/members`, `/version`, `/host` and `/metrics`.
 
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use axum::body::Body;
@@ -12,12 +12,14 @@ use legate_model::filters;
 use legate_runtime::Clock;
 use legate_runtime::metrics::{self, Registry};
 use legate_store::{ReadTxn, Source};
+use legate_wan::Wan;
 use tokio::task::spawn_blocking;
 
 use super::super::call::{Call, visible};
 use crate::api_error::ApiError;
 use crate::config::ServerConfig;
 use crate::own_node::{CONSUL_VERSION, OWN_PORT, REVISION};
+use crate::wan;
 
 /// Versions of Consul's internal protocols, which clients read. There is no gossip and no Raft here; the
 /// numbers are Consul 1.21's.
@@ -82,7 +84,7 @@ pub(crate) async fn own(call: Call) -> Result<Response, ApiError> {
             "DNSPort": port(config.dns),
             "DNSAddrs": dns_addresses(config),
         },
-        "Member": member(&call, id, false),
+        "Member": member(config, id),
         "Stats": stats(config, &state.read()),
         "Meta": node.as_ref().map(|node| &node.meta),
         "xDS": {
@@ -159,9 +161,8 @@ fn port(api: Option<SocketAddr>) -> i32 {
     api.map_or(-1, |api| i32::from(api.port()))
 }
 
-/// This server as the only member of the cluster.
-fn member(call: &Call, id: &str, wan: bool) -> serde_json::Value {
-    let config = &call.config;
+/// The tags of this server as a member.
+pub(crate) fn member_tags(config: &ServerConfig, id: &str) -> BTreeMap<String, String> {
     let mut tags = BTreeMap::from([
         ("acls", u8::from(config.acl.enabled).to_string()),
         ("bootstrap", "1".to_owned()),
@@ -180,13 +181,42 @@ fn member(call: &Call, id: &str, wan: bool) -> serde_json::Value {
             tags.insert(tag, port(api).to_string());
         }
     }
+    let tags = tags.into_iter();
+    tags.map(|(tag, value)| (tag.to_owned(), value)).collect()
+}
+
+/// This server as the only member of its cluster.
+fn member(config: &ServerConfig, id: &str) -> serde_json::Value {
+    let tags = member_tags(config, id);
     let port = port(config.grpc.or(config.grpc_tls));
-    let name = match wan {
-        true => format!("{}.{}", config.node_name, config.datacenter),
-        false => config.node_name.clone(),
+    described(&config.node_name, config.advertise, port, &tags, 1)
+}
+
+/// The servers of all datacenters, this one included.
+fn wan_members(config: &ServerConfig, id: &str, wan: Option<&Wan>) -> Vec<serde_json::Value> {
+    let Some(wan) = wan else {
+        let mut own = member(config, id);
+        own["Name"] = format!("{}.{}", config.node_name, config.datacenter).into();
+        return vec![own];
     };
+    let members = std::iter::once(wan.own()).chain(wan.members());
+    let described = members.map(|member| {
+        let (address, name) = (member.address, member.name.to_string());
+        let (port, status) = (address.port().into(), wan::number(member.status));
+        described(&name, address.ip(), port, &member.tags, status)
+    });
+    described.collect()
+}
+
+fn described(
+    name: &str,
+    address: IpAddr,
+    port: i32,
+    tags: &BTreeMap<String, String>,
+    status: u8,
+) -> serde_json::Value {
     let mut member = serde_json::json!({
-        "Name": name, "Addr": config.advertise, "Port": port, "Tags": tags, "Status": 1,
+        "Name": name, "Addr": address, "Port": port, "Tags": tags, "Status": status,
     });
     for (field, number) in PROTOCOLS {
         member[field] = number.into();
@@ -195,12 +225,15 @@ fn member(call: &Call, id: &str, wan: bool) -> serde_json::Value {
 }
 
 /// `GET /v1/agent/members`
-pub(crate) async fn members(call: Call) -> Result<Response, ApiError> {
+pub(crate) async fn members(
+    State(wan): State<Option<Wan>>,
+    call: Call,
+) -> Result<Response, ApiError> {
     let authorizer = call.authorizer()?;
-    let wan = call.params.flag("wan")?;
+    let in_wan = call.params.flag("wan")?;
     match call.params.get("segment").unwrap_or_default() {
         "" | "_all" => {}
-        _ if wan => {
+        _ if in_wan => {
             let text = "Cannot provide a segment with wan=true";
             return Err(ApiError::bad_request(text));
         }
@@ -219,8 +252,18 @@ pub(crate) async fn members(call: Call) -> Result<Response, ApiError> {
         .map(|node| node.id.as_str())
         .unwrap_or_default();
     let filter = call.filter(&filters::MEMBER)?;
-    let own = vec![member(&call, id, wan)];
-    let (mut members, filtered) = visible(own, |_| authorizer.node_read(name));
+    let members = match in_wan {
+        true => wan_members(&call.config, id, wan.as_ref()),
+        false => vec![member(&call.config, id)],
+    };
+    let (mut members, filtered) = visible(members, |member| {
+        let shown = member["Name"].as_str().unwrap_or_default();
+        let node = shown
+            .rsplit_once('.')
+            .filter(|_| in_wan)
+            .map_or(shown, |(node, _)| node);
+        authorizer.node_read(node)
+    });
     members.retain(|member| filter.matches(member));
     call.list(&members, filtered)
 }

@@ -1,7 +1,7 @@
 //! Agent operations: reload, leave, join, and setting agent tokens.
 //!
-//! There is no gossip: servers find each other through their shared store, and agents are clients of their
-//! APIs. So the only member is the server itself.
+//! There is no gossip: servers of a datacenter find each other through their shared store, and agents are clients of
+//! their APIs. So the only member of the datacenter is the server itself; servers of others are joined.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -9,12 +9,17 @@ use std::sync::Arc;
 use axum::extract::{Path, State};
 use axum::response::Response;
 use legate_model::Secret;
+use legate_wan::{ServerName, Wan};
 use serde::Deserialize;
 
 use super::super::call::Call;
 use crate::acl::TokenKind;
 use crate::agent::Agent;
 use crate::api_error::ApiError;
+
+/// Why there are no other datacenters.
+const NO_PORT: &str = "this server has no port for servers, which needs tls.internal_rpc (or tls.defaults) with \
+                       ca_file, cert_file and key_file, and ports.server";
 
 /// Changing the agent requires `agent:write`.
 fn may_write(call: &Call) -> Result<(), ApiError> {
@@ -44,9 +49,21 @@ pub(crate) async fn leave(
 }
 
 /// `PUT /v1/agent/join/:address`
-pub(crate) async fn join(Path(address): Path<String>, call: Call) -> Result<Response, ApiError> {
+pub(crate) async fn join(
+    Path(address): Path<String>,
+    State(wan): State<Option<Wan>>,
+    call: Call,
+) -> Result<Response, ApiError> {
     may_write(&call)?;
-    call.params.flag("wan")?;
+    if call.params.flag("wan")? {
+        let wan =
+            wan.ok_or_else(|| ApiError::internal(format!("Failed to join {address}: {NO_PORT}")))?;
+        let joined = wan.join(&address).await;
+        return match joined {
+            Ok(()) => Ok(call.empty()),
+            Err(error) => Err(ApiError::internal(error.to_string())),
+        };
+    }
     if is_own(&call, &address) || is_of_store(&call, &address)? {
         return Ok(call.empty());
     }
@@ -92,19 +109,26 @@ fn is_at(address: &str, node: &str, at: Option<IpAddr>) -> bool {
     }
 }
 
-/// `PUT /v1/agent/force-leave/:node`: a no-op for this server, which is the only member.
+/// `PUT /v1/agent/force-leave/:node`: a no-op for this server, which is the only member of its datacenter.
 pub(crate) async fn force_leave(
     Path(node): Path<String>,
+    State(wan): State<Option<Wan>>,
     call: Call,
 ) -> Result<Response, ApiError> {
     let may = call.authorizer()?.permits("operator", "write", "");
     ApiError::require(may == Ok(true), "operator:write", "")?;
-    for flag in ["prune", "wan"] {
-        call.params.flag(flag)?;
+    let (prune, in_wan) = (call.params.flag("prune")?, call.params.flag("wan")?);
+    if let Some(wan) = wan.filter(|_| in_wan)
+        && let Some((node, datacenter)) = node.to_ascii_lowercase().rsplit_once('.')
+    {
+        let (node, datacenter) = (node.to_owned(), datacenter.to_owned());
+        if wan.force_leave(&ServerName { datacenter, node }, prune) {
+            return Ok(call.empty());
+        }
     }
     let own = &call.config.node_name;
-    let wan = format!("{own}.{}", call.config.datacenter);
-    if [own, &wan]
+    let in_all = format!("{own}.{}", call.config.datacenter);
+    if [own, &in_all]
         .iter()
         .any(|known| node.eq_ignore_ascii_case(known))
     {

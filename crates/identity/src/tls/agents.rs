@@ -1,0 +1,220 @@
+//! Mutual TLS between servers, of one datacenter or of several, with the certificates of `legate tls cert create`.
+//!
+//! A server has the name `server.<datacenter>.<domain>`. Both sides verify that the other one is signed by the CA
+//! and has such a name. So a client's certificate of the same CA is no server's, and a server cannot pretend to be
+//! in another datacenter.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use rustls::client::WebPkiServerVerifier;
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
+use rustls::server::{ResolvesServerCert, WebPkiClientVerifier};
+use rustls::sign::{CertifiedKey, SingleCertAndKey};
+use rustls::{
+    CertificateError, ClientConfig, DigitallySignedStruct, Error, RootCertStore, ServerConfig,
+    SignatureScheme,
+};
+use x509_parser::extensions::{GeneralName, ParsedExtension};
+use x509_parser::prelude::{FromDer, X509Certificate};
+
+use super::pem::Source;
+use super::{TlsError, bad_pair, provider, trust};
+
+/// The files of a server's identity.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AgentFiles {
+    /// PEM files, or directories of them, with the CA certificates of all servers.
+    pub authorities: Vec<PathBuf>,
+    /// The certificate chain, as PEM.
+    pub certificate: PathBuf,
+    /// Its key, as PEM.
+    pub key: PathBuf,
+    /// Whether only TLS 1.3 is accepted.
+    pub only_newest: bool,
+}
+
+/// Both sides of connections between servers.
+#[derive(Clone, Debug)]
+pub struct AgentTls {
+    roots: Arc<RootCertStore>,
+    server: Arc<ServerConfig>,
+    client: ClientConfig,
+    domain: Arc<str>,
+}
+
+impl AgentTls {
+    /// Reads the files. `domain` is that of the servers' names; `protocols` are the accepted ALPN names.
+    ///
+    /// # Errors
+    ///
+    /// [`TlsError`] names the unusable file.
+    pub fn read(files: &AgentFiles, domain: &str, protocols: &[&str]) -> Result<Self, TlsError> {
+        let mut roots = RootCertStore::empty();
+        for path in &files.authorities {
+            roots.extend(trust::from_path(path)?.store.roots);
+        }
+        let roots = Arc::new(roots);
+        let clients =
+            WebPkiClientVerifier::builder_with_provider(Arc::clone(&roots), provider()).build();
+        let clients = clients.map_err(|error| TlsError::BadCertificate {
+            origin: "the CA of the servers".to_owned(),
+            reason: error.to_string(),
+        })?;
+        let own = own_certificate(files)?;
+        let versions: &[_] = match files.only_newest {
+            true => &[&rustls::version::TLS13],
+            false => rustls::ALL_VERSIONS,
+        };
+        let mut server = ServerConfig::builder_with_provider(provider())
+            .with_protocol_versions(versions)
+            .map_err(TlsError::Library)?
+            .with_client_cert_verifier(clients)
+            .with_cert_resolver(Arc::clone(&own) as Arc<dyn ResolvesServerCert>);
+        let names = protocols.iter().map(|name| name.as_bytes().to_vec());
+        server.alpn_protocols = names.collect();
+        let client = ClientConfig::builder_with_provider(provider())
+            .with_protocol_versions(versions)
+            .map_err(TlsError::Library)?
+            .dangerous()
+            .with_custom_certificate_verifier(verifier(&roots, domain, None)?)
+            .with_client_cert_resolver(own);
+        Ok(Self {
+            roots,
+            server: Arc::new(server),
+            client,
+            domain: domain.into(),
+        })
+    }
+
+    /// The side that listens. It refuses clients without a certificate of the CA; [`Self::datacenter`] tells whether
+    /// that is a server's.
+    pub fn server(&self) -> Arc<ServerConfig> {
+        Arc::clone(&self.server)
+    }
+
+    /// The side that connects to a server of this datacenter, or of any, and asks for one protocol.
+    ///
+    /// # Errors
+    ///
+    /// [`TlsError`], which only a defect causes.
+    pub fn client(
+        &self,
+        datacenter: Option<&str>,
+        protocol: &str,
+    ) -> Result<Arc<ClientConfig>, TlsError> {
+        let mut client = self.client.clone();
+        client.dangerous().set_certificate_verifier(verifier(
+            &self.roots,
+            &self.domain,
+            datacenter,
+        )?);
+        client.alpn_protocols = vec![protocol.as_bytes().to_vec()];
+        Ok(Arc::new(client))
+    }
+
+    /// The datacenter of a verified server's certificate. `None`: it is not a server's.
+    pub fn datacenter(&self, certificate: &CertificateDer<'_>) -> Option<String> {
+        datacenter_of(certificate, &self.domain)
+    }
+}
+
+fn own_certificate(files: &AgentFiles) -> Result<Arc<SingleCertAndKey>, TlsError> {
+    let (certificate, key) = (Source::file(&files.certificate)?, Source::file(&files.key)?);
+    let (chain, private) = (certificate.certificates()?, key.private_key()?);
+    let own = CertifiedKey::from_der(chain, private, &provider());
+    let own = own.map_err(|source| bad_pair(certificate, key, source))?;
+    Ok(Arc::new(SingleCertAndKey::from(own)))
+}
+
+fn verifier(
+    roots: &Arc<RootCertStore>,
+    domain: &str,
+    datacenter: Option<&str>,
+) -> Result<Arc<OfDatacenter>, TlsError> {
+    let usual = WebPkiServerVerifier::builder_with_provider(Arc::clone(roots), provider()).build();
+    let usual = usual.map_err(|error| TlsError::BadCertificate {
+        origin: "the CA of the servers".to_owned(),
+        reason: error.to_string(),
+    })?;
+    Ok(Arc::new(OfDatacenter {
+        usual,
+        domain: domain.to_owned(),
+        datacenter: datacenter.map(ToOwned::to_owned),
+    }))
+}
+
+/// The datacenter in the first name `server.<datacenter>.<domain>`.
+fn datacenter_of(certificate: &CertificateDer<'_>, domain: &str) -> Option<String> {
+    let (_, parsed) = X509Certificate::from_der(certificate).ok()?;
+    let mut names = parsed.extensions().iter().flat_map(|extension| {
+        let ParsedExtension::SubjectAlternativeName(names) = extension.parsed_extension() else {
+            return [].iter();
+        };
+        names.general_names.iter()
+    });
+    names.find_map(|name| {
+        let GeneralName::DNSName(name) = name else {
+            return None;
+        };
+        let name = name.to_ascii_lowercase();
+        let datacenter = name.strip_prefix("server.")?;
+        let domain = domain.trim_end_matches('.').to_ascii_lowercase();
+        let datacenter = datacenter.strip_suffix(&domain)?.strip_suffix('.')?;
+        let is_label = !datacenter.is_empty() && !datacenter.contains(['.', '*']);
+        is_label.then(|| datacenter.to_owned())
+    })
+}
+
+/// Accepts servers of one datacenter, or of any, whatever address or name was dialled: the name of the node is only
+/// known to those who have spoken with it.
+#[derive(Debug)]
+struct OfDatacenter {
+    usual: Arc<WebPkiServerVerifier>,
+    domain: String,
+    datacenter: Option<String>,
+}
+
+impl ServerCertVerifier for OfDatacenter {
+    fn verify_server_cert(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        _dialled: &ServerName<'_>,
+        ocsp_response: &[u8],
+        now: UnixTime,
+    ) -> Result<ServerCertVerified, Error> {
+        let not_valid = || Error::InvalidCertificate(CertificateError::NotValidForName);
+        let datacenter = match &self.datacenter {
+            Some(datacenter) => datacenter.clone(),
+            None => datacenter_of(end_entity, &self.domain).ok_or_else(not_valid)?,
+        };
+        let name = format!("server.{datacenter}.{}", self.domain.trim_end_matches('.'));
+        let name = ServerName::try_from(name).map_err(|_| not_valid())?;
+        self.usual
+            .verify_server_cert(end_entity, intermediates, &name, ocsp_response, now)
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        self.usual.verify_tls12_signature(message, cert, dss)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        self.usual.verify_tls13_signature(message, cert, dss)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.usual.supported_verify_schemes()
+    }
+}

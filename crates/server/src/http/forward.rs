@@ -1,0 +1,119 @@
+//! Requests with `?dc=`: passed on to a server of that datacenter, which authorizes and answers them. Blocking
+//! queries wait there, with the indexes of that datacenter.
+
+use axum::body::Body;
+use axum::response::{IntoResponse, Response};
+use http::header::{CONNECTION, HOST, HeaderName, HeaderValue, TE, TRANSFER_ENCODING, UPGRADE};
+use http::{Request, Uri, Version};
+use http_body_util::BodyExt;
+use legate_model::acl::ANONYMOUS_SECRET;
+use legate_runtime::BoxError;
+use legate_wan::Wan;
+
+use super::call::token_in;
+use super::params::Params;
+use crate::acl::Rights;
+use crate::api_error::ApiError;
+
+/// Paths about the server that is asked, or about all datacenters.
+const HERE: [&str; 4] = [
+    "/v1/agent/",
+    "/v1/catalog/datacenters",
+    "/v1/coordinate/datacenters",
+    "/v1/internal/legate/",
+];
+/// Headers of one connection, which are not passed on.
+const OF_CONNECTION: [HeaderName; 6] = [
+    CONNECTION,
+    HOST,
+    TE,
+    TRANSFER_ENCODING,
+    UPGRADE,
+    HeaderName::from_static("keep-alive"),
+];
+const TOKEN: HeaderName = HeaderName::from_static("x-consul-token");
+
+/// Gives a request of another datacenter without a token the anonymous one: the default token of this server is for its
+/// own clients.
+pub(super) fn keep_anonymous<B>(request: &mut Request<B>) {
+    let in_url = Params::parse(request.uri()).unwrap_or_default();
+    let has_token = in_url.get("token").is_some_and(|token| !token.is_empty());
+    if !has_token && token_in(request.headers()).is_empty() {
+        let anonymous = HeaderValue::from_static(ANONYMOUS_SECRET);
+        request.headers_mut().insert(TOKEN, anonymous);
+    }
+}
+
+/// Passes requests on.
+pub(super) struct Forward {
+    pub(super) wan: Wan,
+    /// The own datacenter.
+    pub(super) datacenter: String,
+    pub(super) rights: Rights,
+}
+
+impl Forward {
+    /// The other datacenter that a request is for.
+    pub(super) fn datacenter_of(&self, uri: &Uri) -> Option<String> {
+        let is_here = HERE.iter().any(|path| uri.path().starts_with(path));
+        if is_here || !uri.query()?.contains("dc=") {
+            return None;
+        }
+        // What cannot be read is refused where all parameters are.
+        let params = Params::parse(uri).ok()?;
+        let datacenter = params
+            .get("dc")
+            .filter(|datacenter| !datacenter.is_empty())?;
+        let is_own = datacenter.eq_ignore_ascii_case(&self.datacenter);
+        (!is_own).then(|| datacenter.to_ascii_lowercase())
+    }
+
+    /// Sends a request to a datacenter, and returns the answer as it comes.
+    pub(super) fn send(
+        &self,
+        datacenter: String,
+        request: Request<Body>,
+    ) -> impl Future<Output = Response> + Send + 'static {
+        let (wan, request) = (self.wan.clone(), self.prepare(&datacenter, request));
+        async move {
+            let answered = match request {
+                Ok(request) => wan.request(&datacenter, request).await,
+                Err(refused) => return refused.into_response(),
+            };
+            match answered {
+                Ok(response) => response.map(Body::new),
+                Err(error) => ApiError::internal(error.to_string()).into_response(),
+            }
+        }
+    }
+
+    /// The request as another server gets it: with the token that this server would use.
+    fn prepare(
+        &self,
+        datacenter: &str,
+        request: Request<Body>,
+    ) -> Result<Request<legate_wan::Body>, ApiError> {
+        let (mut head, body) = request.into_parts();
+        let path = head.uri.path_and_query().map_or("/", |path| path.as_str());
+        // The authority is not used: the connection is to a server of that datacenter.
+        head.uri = format!("https://server.{datacenter}{path}")
+            .parse()
+            .map_err(|_| ApiError::bad_request(format!("Invalid datacenter {datacenter:?}")))?;
+        head.version = Version::HTTP_2;
+        head.extensions.clear();
+        for header in OF_CONNECTION {
+            head.headers.remove(header);
+        }
+        let in_url = Params::parse(&head.uri).unwrap_or_default();
+        let has_token = in_url.get("token").is_some_and(|token| !token.is_empty());
+        let default = self.rights.default_token();
+        if !has_token && token_in(&head.headers).is_empty() && !default.is_empty() {
+            let invalid = |_| ApiError::internal("The default token is not valid in a header");
+            let mut value = HeaderValue::try_from(default).map_err(invalid)?;
+            value.set_sensitive(true);
+            head.headers.insert(TOKEN, value);
+        }
+        let body = body.map_err(BoxError::from).boxed_unsync();
+        Ok(Request::from_parts(head, body))
+    }
+}

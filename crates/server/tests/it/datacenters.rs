@@ -1,0 +1,205 @@
+//! Servers of two datacenters that have joined: requests with `?dc=` are answered by the other one.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::time::Duration;
+
+use http::{Method, StatusCode};
+use legate_model::Secret;
+use legate_server::{AclConfig, AgentFiles, ServerConfig, WanSettings};
+use legate_testkit::certs::{CertFiles, TestCa};
+use serde_json::json;
+
+use crate::http_client::{Client, start};
+use crate::running::Running;
+
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// The settings of a server of a datacenter.
+fn of_datacenter(ca: &TestCa, datacenter: &'static str) -> impl FnOnce(&mut ServerConfig) {
+    let CertFiles { cert, key, .. } = ca.agent(&[&format!("server.{datacenter}.consul")]);
+    let files = AgentFiles {
+        authorities: vec![ca.ca_file()],
+        certificate: cert,
+        key,
+        only_newest: false,
+    };
+    move |config| {
+        config.datacenter = datacenter.to_owned();
+        config.node_name = format!("node-{datacenter}");
+        config.wan = Some(WanSettings {
+            listen: SocketAddr::from(([127, 0, 0, 1], 0)),
+            advertise: IpAddr::V4(Ipv4Addr::LOCALHOST),
+            files,
+            join: Vec::new(),
+            retry_interval: Duration::from_secs(1),
+            retry_max: 0,
+        });
+    }
+}
+
+/// Joins the second server.
+async fn join(client: &Client, other: &Running) {
+    let path = format!("/v1/agent/join/{}?wan=1", other.servers_addr().unwrap());
+    let joined = client.send(Method::PUT, &path, "").await;
+    assert_eq!(joined.status, StatusCode::OK, "{}", joined.text());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn requests_are_answered_by_the_datacenter_that_they_name() {
+    let ca = TestCa::new();
+    let (one, client) = start(of_datacenter(&ca, "dc1")).await;
+    let (two, other) = start(of_datacenter(&ca, "dc2")).await;
+    let unknown = client.get("/v1/kv/a?dc=dc2").await;
+    assert_eq!(unknown.status, StatusCode::INTERNAL_SERVER_ERROR);
+    assert!(
+        unknown.text().starts_with("No path to datacenter \"dc2\""),
+        "{}",
+        unknown.text()
+    );
+    assert_eq!(
+        client.get("/v1/catalog/datacenters").await.json(),
+        json!(["dc1"])
+    );
+    join(&client, &two).await;
+    assert_eq!(
+        client.get("/v1/catalog/datacenters").await.json(),
+        json!(["dc1", "dc2"])
+    );
+
+    // Written there, and only there.
+    let written = client
+        .send(Method::PUT, "/v1/kv/a?dc=DC2&flags=7", "value")
+        .await;
+    assert_eq!(written.json(), json!(true));
+    assert_eq!(other.get("/v1/kv/a?raw").await.text(), "value");
+    assert_eq!(client.get("/v1/kv/a").await.status, StatusCode::NOT_FOUND);
+    let read = client.get("/v1/kv/a?dc=dc2").await;
+    assert_eq!(read.json()[0]["Flags"], json!(7));
+    let nodes = client.get("/v1/catalog/nodes?dc=dc2").await.json();
+    assert_eq!(nodes[0]["Node"], json!("node-dc2"));
+    // Errors of the other datacenter are answered as they are.
+    assert_eq!(
+        client.get("/v1/kv/b?dc=dc2").await.status,
+        StatusCode::NOT_FOUND
+    );
+    let wrong = client.get("/v1/kv/a?dc=dc2&index=x").await;
+    assert_eq!(wrong.status, StatusCode::BAD_REQUEST);
+    // What is about this server stays here.
+    assert_eq!(
+        client.get("/v1/agent/self?dc=dc1").await.json()["Config"]["Datacenter"],
+        json!("dc1")
+    );
+
+    // A blocking query waits there, and wakes once.
+    let path = format!("/v1/kv/a?dc=dc2&index={}&wait=60s", read.index());
+    let waits = tokio::spawn({
+        let client = client.clone();
+        async move { client.get(&path).await }
+    });
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    assert!(!waits.is_finished());
+    other.send(Method::PUT, "/v1/kv/a", "newer").await.json();
+    let woken = waits.await.unwrap();
+    assert!(woken.index() > read.index());
+    assert_eq!(woken.json()[0]["Value"], json!("bmV3ZXI="));
+
+    one.stop(PATIENCE).await.unwrap();
+    two.stop(PATIENCE).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn members_of_all_datacenters_are_listed_and_removed() {
+    let ca = TestCa::new();
+    let (one, client) = start(of_datacenter(&ca, "dc1")).await;
+    let (two, _) = start(of_datacenter(&ca, "dc2")).await;
+    join(&client, &two).await;
+    let members = client.get("/v1/agent/members?wan=1").await.json();
+    let shown = |at: usize, field: &str| members[at][field].clone();
+    assert_eq!(
+        [shown(0, "Name"), shown(1, "Name")],
+        [json!("node-dc1.dc1"), json!("node-dc2.dc2")]
+    );
+    assert_eq!(shown(1, "Port"), json!(two.servers_addr().unwrap().port()));
+    assert_eq!(
+        (shown(1, "Status"), &members[1]["Tags"]["dc"]),
+        (json!(1), &json!("dc2"))
+    );
+    let local = client.get("/v1/agent/members").await.json();
+    assert_eq!(local.as_array().map(Vec::len), Some(1));
+
+    let two_at = two.servers_addr().unwrap();
+    two.stop(PATIENCE).await.unwrap();
+    let gone = client.get("/v1/kv/a?dc=dc2").await;
+    assert_eq!(gone.status, StatusCode::INTERNAL_SERVER_ERROR);
+    assert!(gone.text().contains("node-dc2.dc2: "), "{}", gone.text());
+    let removed = client.send(
+        Method::PUT,
+        "/v1/agent/force-leave/node-dc2.dc2?wan=1&prune=1",
+        "",
+    );
+    assert_eq!(removed.await.status, StatusCode::OK);
+    assert_eq!(
+        client.get("/v1/catalog/datacenters").await.json(),
+        json!(["dc1"])
+    );
+    let missing = client
+        .send(Method::PUT, &format!("/v1/agent/join/{two_at}?wan=1"), "")
+        .await;
+    assert!(
+        missing.text().starts_with("Failed to join "),
+        "{}",
+        missing.text()
+    );
+    one.stop(PATIENCE).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_owner_authorizes_and_its_default_token_is_not_for_others() {
+    let ca = TestCa::new();
+    let (one, client) = start(of_datacenter(&ca, "dc1")).await;
+    let with_acls = |config: &mut ServerConfig| {
+        of_datacenter(&ca, "dc2")(config);
+        config.acl = AclConfig {
+            enabled: true,
+            default_policy: legate_server::DefaultPolicy::Deny,
+            initial_management: Some(Secret::new("5c8e9a0e-8d0e-4a57-9f1e-2f3a3c1f5b11")),
+            key_list_policy: false,
+        };
+        config.agent.tokens.default = config.acl.initial_management.clone();
+    };
+    let (two, other) = start(with_acls).await;
+    join(&client, &two).await;
+    let put =
+        |client: Client| async move { client.send(Method::PUT, "/v1/kv/a?dc=dc2", "x").await };
+    // There it is the token of requests without one.
+    assert_eq!(
+        other.send(Method::PUT, "/v1/kv/a", "x").await.json(),
+        json!(true)
+    );
+    let denied = put(client.clone()).await;
+    assert_eq!(denied.status, StatusCode::FORBIDDEN, "{}", denied.text());
+    let allowed = put(client.with_token("5c8e9a0e-8d0e-4a57-9f1e-2f3a3c1f5b11")).await;
+    assert_eq!(allowed.json(), json!(true));
+    one.stop(PATIENCE).await.unwrap();
+    two.stop(PATIENCE).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn without_a_port_for_servers_nothing_is_joined() {
+    let (server, client) = start(|_| ()).await;
+    let refused = client
+        .send(Method::PUT, "/v1/agent/join/192.0.2.1?wan=1", "")
+        .await;
+    assert!(
+        refused.text().contains("tls.internal_rpc"),
+        "{}",
+        refused.text()
+    );
+    let other = client.get("/v1/kv/a?dc=dc2").await;
+    assert!(
+        other.text().starts_with("No path to datacenter"),
+        "{}",
+        other.text()
+    );
+    server.stop(PATIENCE).await.unwrap();
+}

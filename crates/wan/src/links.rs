@@ -1,0 +1,117 @@
+//! Requests to servers of other datacenters: one HTTP/2 connection to each server that is used.
+
+use std::collections::HashMap;
+use std::convert::Infallible;
+use std::io;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use futures_util::future::BoxFuture;
+use http::{Request, Response};
+use hyper::body::Incoming;
+use hyper::client::conn::http2::{self, SendRequest};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use legate_runtime::Spawner;
+
+use crate::dial::{Identity, dial};
+use crate::executor::Tasks;
+use crate::membership::{Member, ServerName};
+use crate::port::Body;
+use crate::{PING, Protocol};
+
+/// The bytes of a response that may be on their way: enough for a long and fast link.
+const WINDOW: u32 = 4 * 1024 * 1024;
+
+/// An open connection, or none. Who needs one waits until another one has connected.
+type Link = Arc<tokio::sync::Mutex<Option<SendRequest<Body>>>>;
+
+/// The connections. Those that nobody uses stay open; there is one a server.
+pub(crate) struct Links {
+    open: Mutex<HashMap<ServerName, Link>>,
+    spawner: Spawner,
+}
+
+/// Why a server did not answer.
+pub(crate) enum Failure {
+    /// It has not received the request.
+    NotSent(Box<Request<Body>>, io::Error),
+    /// It may have received the request, and acted on it.
+    Sent(io::Error),
+}
+
+impl Links {
+    pub(crate) fn new(spawner: Spawner) -> Self {
+        Self {
+            open: Mutex::default(),
+            spawner,
+        }
+    }
+
+    /// Sends a request to a server.
+    pub(crate) async fn send(
+        &self,
+        identity: &Identity,
+        server: &Member,
+        request: Request<Body>,
+    ) -> Result<Response<Incoming>, Failure> {
+        let mut sender = match self.connected(identity, server).await {
+            Ok(sender) => sender,
+            Err(error) => return Err(Failure::NotSent(Box::new(request), error)),
+        };
+        match sender.try_send_request(request).await {
+            Ok(response) => Ok(response),
+            Err(mut failed) => {
+                let request = failed.take_message();
+                let error = io::Error::other(failed.into_error());
+                Err(match request {
+                    Some(request) => Failure::NotSent(Box::new(request), error),
+                    None => Failure::Sent(error),
+                })
+            }
+        }
+    }
+
+    async fn connected(
+        &self,
+        identity: &Identity,
+        server: &Member,
+    ) -> io::Result<SendRequest<Body>> {
+        let link = {
+            let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+            Arc::clone(open.entry(server.name.clone()).or_default())
+        };
+        let mut link = link.lock().await;
+        if let Some(sender) = link.as_ref().filter(|sender| !sender.is_closed()) {
+            return Ok(sender.clone());
+        }
+        let datacenter = Some(server.name.datacenter.as_str());
+        let dialled = dial(identity, server.address, datacenter, Protocol::Requests).await?;
+        let mut builder = http2::Builder::new(Tasks(self.spawner.clone()));
+        builder
+            .timer(TokioTimer::new())
+            .initial_stream_window_size(WINDOW)
+            .initial_connection_window_size(WINDOW)
+            .keep_alive_interval(PING)
+            .keep_alive_timeout(PING)
+            .keep_alive_while_idle(true);
+        let shaken = builder.handshake(TokioIo::new(dialled.stream)).await;
+        let (sender, connection) = shaken.map_err(io::Error::other)?;
+        // Boxed outside of the task: the compiler cannot prove in it that the connection is `Send`.
+        let connection: BoxFuture<'static, _> = Box::pin(connection);
+        let name = server.name.clone();
+        let stop = self.spawner.token();
+        self.spawner.spawn("connection to a server", async move {
+            if let Some(Err(error)) = stop.run_until_cancelled(connection).await {
+                tracing::debug!(server = %name, %error, "the connection to a server of another datacenter has ended");
+            }
+            Ok::<_, Infallible>(())
+        });
+        *link = Some(sender.clone());
+        Ok(sender)
+    }
+
+    /// Forgets the connections to servers that are not members any more.
+    pub(crate) fn retain(&self, is_member: impl Fn(&ServerName) -> bool) {
+        let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        open.retain(|name, _| is_member(name));
+    }
+}

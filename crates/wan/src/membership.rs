@@ -1,0 +1,423 @@
+//! The servers of all datacenters as one of them knows them, without IO.
+//!
+//! Every server asks every other one in turns. Question and answer are the same: all servers that the sender knows.
+//! So a server that knows one other server soon knows all. Whether a server can be reached, each server judges for
+//! itself, because that is what it needs to know: a server that others reach may be out of its own reach.
+//!
+//! A server describes itself, and others pass its description on. It has an **incarnation**, which the server raises
+//! when it starts and when others believe that it has left. Of two descriptions the higher incarnation counts; of the
+//! same one, that it has left.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::net::{IpAddr, SocketAddr};
+use std::time::{Duration, Instant};
+
+use legate_model::name::{InvalidName, validate_datacenter, validate_node_name};
+use serde::{Deserialize, Serialize};
+
+/// The time between two questions to a server that answers.
+pub(crate) const INTERVAL: Duration = Duration::from_secs(5);
+/// The longest time between two questions to a server that does not answer.
+const LONGEST: Duration = Duration::from_secs(60);
+/// The number of unanswered questions after which a server has failed.
+pub(crate) const FAILURES: u32 = 3;
+/// How long a server that has failed or left is remembered. As `reconnect_timeout_wan` in Consul.
+pub(crate) const REMEMBERED: Duration = Duration::from_hours(72);
+/// The largest number of servers. Further ones are not taken.
+pub(crate) const MOST: usize = 512;
+/// The largest number of tags of a server, and of characters in a tag with its value.
+const TAGS: (usize, usize) = (32, 256);
+
+/// The name of a server: its node and its datacenter. Written as Consul does: `node.datacenter`.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ServerName {
+    /// The datacenter, in lower case.
+    pub datacenter: String,
+    /// The node.
+    pub node: String,
+}
+
+impl fmt::Display for ServerName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{}", self.node, self.datacenter)
+    }
+}
+
+/// What a server says of itself.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Description {
+    pub(crate) node: String,
+    pub(crate) datacenter: String,
+    /// Where other datacenters reach its port for servers.
+    pub(crate) address: SocketAddr,
+    pub(crate) incarnation: u64,
+    pub(crate) left: bool,
+    pub(crate) tags: BTreeMap<String, String>,
+}
+
+/// Why a description is not taken.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Refused {
+    #[error(transparent)]
+    Name(#[from] InvalidName),
+    #[error("{name} has too many or too long tags")]
+    Tags { name: String },
+    #[error("{name} cannot be reached at {address}")]
+    Address { name: String, address: IpAddr },
+}
+
+impl Description {
+    pub(crate) fn name(&self) -> ServerName {
+        ServerName {
+            datacenter: self.datacenter.to_ascii_lowercase(),
+            node: self.node.to_ascii_lowercase(),
+        }
+    }
+
+    /// What counts of two descriptions of one server.
+    fn rank(&self) -> (u64, bool) {
+        (self.incarnation, self.left)
+    }
+
+    fn check(&self) -> Result<(), Refused> {
+        validate_datacenter(&self.datacenter)?;
+        validate_node_name(&self.node)?;
+        let name = || self.name().to_string();
+        let (most, longest) = TAGS;
+        let too_long = |(tag, value): (&String, &String)| tag.len() + value.len() > longest;
+        if self.tags.len() > most || self.tags.iter().any(too_long) {
+            return Err(Refused::Tags { name: name() });
+        }
+        let address = self.address.ip();
+        if address.is_unspecified() || address.is_multicast() || self.address.port() == 0 {
+            return Err(Refused::Address {
+                name: name(),
+                address,
+            });
+        }
+        Ok(())
+    }
+}
+
+/// Whether a server takes part.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Status {
+    /// It answers, or was not asked yet.
+    Alive,
+    /// It does not answer.
+    Failed,
+    /// It has left, or was removed.
+    Left,
+}
+
+/// A server as this one knows it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Member {
+    /// Its name.
+    pub name: ServerName,
+    /// Where its port for servers is.
+    pub address: SocketAddr,
+    /// Its tags.
+    pub tags: BTreeMap<String, String>,
+    /// Whether it takes part.
+    pub status: Status,
+    /// The time between question and answer. `None`: it has not answered yet, or is this server.
+    pub round_trip: Option<Duration>,
+    /// What the last question failed with.
+    pub error: Option<String>,
+}
+
+/// A server to ask.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Question {
+    pub(crate) to: ServerName,
+    pub(crate) address: SocketAddr,
+}
+
+/// All servers as one of them knows them.
+#[derive(Debug)]
+pub(crate) struct Membership {
+    own: Description,
+    others: BTreeMap<ServerName, Other>,
+    /// Whether servers were not taken because there are too many.
+    full: bool,
+}
+
+#[derive(Debug)]
+struct Other {
+    description: Description,
+    /// Hidden although it is remembered.
+    pruned: bool,
+    failures: u32,
+    round_trip: Option<Duration>,
+    error: Option<String>,
+    /// `None` while a question is open.
+    ask_at: Option<Instant>,
+    /// Since when it has its status.
+    since: Instant,
+}
+
+impl Other {
+    fn status(&self) -> Status {
+        match self.description.left {
+            true => Status::Left,
+            false if self.failures >= FAILURES => Status::Failed,
+            false => Status::Alive,
+        }
+    }
+
+    fn member(&self) -> Member {
+        Member {
+            name: self.description.name(),
+            address: self.description.address,
+            tags: self.description.tags.clone(),
+            status: self.status(),
+            round_trip: self.round_trip,
+            error: self.error.clone(),
+        }
+    }
+}
+
+impl Membership {
+    pub(crate) fn new(own: Description) -> Self {
+        Self {
+            own,
+            others: BTreeMap::new(),
+            full: false,
+        }
+    }
+
+    pub(crate) fn own(&self) -> &Description {
+        &self.own
+    }
+
+    /// What this server tells others: itself, who is alive, and who has left.
+    pub(crate) fn list(&self) -> Vec<Description> {
+        let others = self.others.values();
+        let known = others.filter(|other| other.status() != Status::Failed);
+        let known = known.map(|other| other.description.clone());
+        std::iter::once(self.own.clone()).chain(known).collect()
+    }
+
+    /// Takes what another server told. The first description is that of the server itself.
+    pub(crate) fn take(&mut self, list: Vec<Description>, now: Instant) {
+        for (position, description) in list.into_iter().take(MOST + 1).enumerate() {
+            if let Err(refused) = description.check() {
+                tracing::warn!(%refused, "a server of another datacenter is not taken");
+                continue;
+            }
+            let name = description.name();
+            if name == self.own.name() {
+                self.defend(&description);
+                continue;
+            }
+            self.merge(&name, description, now);
+            if let Some(other) = self.others.get_mut(&name)
+                && position == 0
+                && other.status() == Status::Failed
+                && other.ask_at.is_some()
+            {
+                // It reaches this server, so it may be in reach again.
+                other.ask_at = Some(now);
+            }
+        }
+    }
+
+    /// What others say of this server: if they believe that it has left, it says otherwise.
+    fn defend(&mut self, said: &Description) {
+        if said.address != self.own.address && !said.left {
+            let (address, name) = (said.address, self.own.name());
+            tracing::warn!(%name, %address, "another server has the name of this one: rename one of them");
+        }
+        if said.rank() > self.own.rank() {
+            self.own.incarnation = said.incarnation + 1;
+        }
+    }
+
+    fn merge(&mut self, name: &ServerName, description: Description, now: Instant) {
+        let Some(known) = self.others.get_mut(name) else {
+            if self.others.len() >= MOST {
+                if !std::mem::replace(&mut self.full, true) {
+                    tracing::warn!(
+                        most = MOST,
+                        "further servers of other datacenters are ignored"
+                    );
+                }
+                return;
+            }
+            let ask_at = (!description.left).then_some(now);
+            let other = Other {
+                description,
+                pruned: false,
+                failures: 0,
+                round_trip: None,
+                error: None,
+                ask_at,
+                since: now,
+            };
+            self.others.insert(name.clone(), other);
+            return;
+        };
+        if description.rank() <= known.description.rank() {
+            return;
+        }
+        let (left, moved) = (
+            description.left,
+            description.address != known.description.address,
+        );
+        if left != known.description.left || moved {
+            known.since = now;
+            known.failures = 0;
+        }
+        if !left {
+            known.pruned = false;
+            if known.description.left || moved {
+                known.ask_at = Some(now);
+            }
+        }
+        known.description = description;
+    }
+
+    /// The servers to ask now. Forgets those that have failed or left long ago.
+    pub(crate) fn due(&mut self, now: Instant) -> Vec<Question> {
+        self.others.retain(|_, other| {
+            other.status() == Status::Alive || now.duration_since(other.since) < REMEMBERED
+        });
+        let mut due = Vec::new();
+        for (name, other) in &mut self.others {
+            if other.description.left || other.ask_at.is_none_or(|at| at > now) {
+                continue;
+            }
+            other.ask_at = None;
+            due.push(Question {
+                to: name.clone(),
+                address: other.description.address,
+            });
+        }
+        due
+    }
+
+    /// When the next server is to be asked.
+    pub(crate) fn next(&self) -> Option<Instant> {
+        let others = self.others.values();
+        let asked = others.filter(|other| !other.description.left);
+        asked.filter_map(|other| other.ask_at).min()
+    }
+
+    /// A server has answered with its list.
+    pub(crate) fn answered(
+        &mut self,
+        name: &ServerName,
+        round_trip: Duration,
+        list: Vec<Description>,
+        now: Instant,
+    ) {
+        if let Some(other) = self.others.get_mut(name) {
+            if other.status() == Status::Failed {
+                other.since = now;
+                tracing::info!(server = %name, "the server of another datacenter answers again");
+            }
+            other.failures = 0;
+            other.error = None;
+            // A moving average: one slow answer does not change the order of datacenters.
+            let average = other
+                .round_trip
+                .map_or(round_trip, |known| (known * 3 + round_trip) / 4);
+            other.round_trip = Some(average);
+            other.ask_at = Some(now + INTERVAL);
+        }
+        self.take(list, now);
+    }
+
+    /// A server has not answered. `random`, from 0 to 1, spreads the next questions of several servers.
+    pub(crate) fn unanswered(
+        &mut self,
+        name: &ServerName,
+        error: String,
+        random: f64,
+        now: Instant,
+    ) {
+        let Some(other) = self.others.get_mut(name) else {
+            return;
+        };
+        other.failures = other.failures.saturating_add(1);
+        if other.failures == FAILURES && !other.description.left {
+            other.since = now;
+            tracing::warn!(server = %name, %error, "the server of another datacenter does not answer");
+        }
+        other.error = Some(error);
+        let doubled = other.failures.saturating_sub(FAILURES).min(8);
+        let pause = (INTERVAL * 2_u32.pow(doubled)).min(LONGEST);
+        other.ask_at = Some(now + pause.mul_f64(0.8 + random.clamp(0.0, 1.0) * 0.4));
+    }
+
+    /// This server leaves. It says so to whoever asks.
+    pub(crate) fn leave(&mut self) {
+        self.own.incarnation += 1;
+        self.own.left = true;
+    }
+
+    /// Declares that a server has left, which spreads; if it is alive, it contradicts. `prune` also hides it.
+    /// Returns whether there is such a server.
+    pub(crate) fn force_leave(&mut self, name: &ServerName, prune: bool, now: Instant) -> bool {
+        let Some(other) = self.others.get_mut(name) else {
+            return false;
+        };
+        if !other.description.left {
+            other.description.left = true;
+            other.since = now;
+        }
+        other.pruned |= prune;
+        true
+    }
+
+    /// The names of all servers but this one.
+    pub(crate) fn names(&self) -> BTreeSet<ServerName> {
+        self.others.keys().cloned().collect()
+    }
+
+    /// All servers but this one, without those that are hidden.
+    pub(crate) fn members(&self) -> Vec<Member> {
+        let others = self.others.values().filter(|other| !other.pruned);
+        others.map(Other::member).collect()
+    }
+
+    /// The servers of a datacenter that are alive, the nearest first; those that have answered are preferred.
+    pub(crate) fn servers(&self, datacenter: &str) -> Vec<Member> {
+        let mut servers = self.members();
+        servers.retain(|member| {
+            member.status == Status::Alive
+                && member.name.datacenter.eq_ignore_ascii_case(datacenter)
+        });
+        servers.sort_by_key(|member| (member.round_trip.is_none(), member.round_trip));
+        servers
+    }
+
+    /// All datacenters that have servers: the own one first, the others by the median of their round-trip times.
+    pub(crate) fn datacenters(&self) -> Vec<String> {
+        let mut times: BTreeMap<String, Vec<Duration>> = BTreeMap::new();
+        for member in self.members() {
+            if member.status != Status::Left {
+                let of_datacenter = times.entry(member.name.datacenter).or_default();
+                of_datacenter.extend(member.round_trip.filter(|_| member.status == Status::Alive));
+            }
+        }
+        let own = self.own.datacenter.to_ascii_lowercase();
+        times.remove(&own);
+        let mut others: Vec<(bool, Duration, String)> = times
+            .into_iter()
+            .map(|(name, mut times)| {
+                times.sort_unstable();
+                let median = times.get(times.len() / 2).copied();
+                (median.is_none(), median.unwrap_or_default(), name)
+            })
+            .collect();
+        others.sort();
+        let others = others.into_iter().map(|(_, _, name)| name);
+        std::iter::once(own).chain(others).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests;

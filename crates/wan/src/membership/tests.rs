@@ -1,0 +1,280 @@
+//! Generated orders of questions, losses, starts, stops and removals: when the network works again, all agree.
+
+use std::collections::BTreeSet;
+
+use proptest::prelude::*;
+
+use super::*;
+
+fn description(datacenter: usize, node: usize, incarnation: u64) -> Description {
+    Description {
+        node: format!("n{node}"),
+        datacenter: format!("dc{datacenter}"),
+        address: SocketAddr::from(([10, 0, datacenter as u8, node as u8 + 1], 8300)),
+        incarnation,
+        left: false,
+        tags: BTreeMap::new(),
+    }
+}
+
+/// Nine servers in three datacenters, of which any may run.
+struct World {
+    running: BTreeMap<usize, Membership>,
+    now: Instant,
+    starts: u64,
+}
+
+const SERVERS: usize = 9;
+
+fn name(server: usize) -> ServerName {
+    description(server % 3, server / 3, 0).name()
+}
+
+impl World {
+    fn new() -> Self {
+        let mut world = Self {
+            running: BTreeMap::new(),
+            now: Instant::now(),
+            starts: 0,
+        };
+        world.start(0);
+        world
+    }
+
+    /// Starts a server that knows another one from its settings.
+    fn start(&mut self, server: usize) {
+        self.starts += 1;
+        let own = description(server % 3, server / 3, self.starts * 1_000);
+        let known = self.running.keys().next().copied();
+        self.running.insert(server, Membership::new(own));
+        if let Some(known) = known.filter(|known| *known != server) {
+            self.exchange(server, known);
+        }
+    }
+
+    /// One server asks another one, and both take what the other one says.
+    fn exchange(&mut self, from: usize, to: usize) -> bool {
+        let now = self.now;
+        let asked = self.running[&from].list();
+        let Some(other) = self.running.get_mut(&to) else {
+            return false;
+        };
+        other.take(asked, now);
+        let answer = other.list();
+        let asking = self.running.get_mut(&from).unwrap();
+        asking.answered(&name(to), Duration::from_millis(5), answer, now);
+        true
+    }
+
+    /// All servers ask whom they want; `lost` questions are not answered.
+    fn round(&mut self, mut lost: impl FnMut() -> bool) {
+        self.now += INTERVAL * 2;
+        let now = self.now;
+        for server in 0..SERVERS {
+            let Some(asking) = self.running.get_mut(&server) else {
+                continue;
+            };
+            for question in asking.due(now) {
+                let to = (0..SERVERS)
+                    .find(|other| name(*other) == question.to)
+                    .unwrap();
+                if lost() || !self.exchange(server, to) {
+                    let asking = self.running.get_mut(&server).unwrap();
+                    asking.unanswered(&question.to, "lost".to_owned(), 0.5, now);
+                }
+            }
+        }
+    }
+
+    fn alive_for(&self, server: usize) -> BTreeSet<ServerName> {
+        let members = self.running[&server].members().into_iter();
+        let alive = members.filter(|member| member.status == Status::Alive);
+        alive
+            .map(|member| member.name)
+            .chain([name(server)])
+            .collect()
+    }
+}
+
+#[derive(Debug, Clone)]
+enum Step {
+    Start(usize),
+    Kill(usize),
+    Leave(usize),
+    ForceLeave(usize, usize, bool),
+    Round(Vec<bool>),
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let step = prop_oneof![
+        4 => (1..SERVERS).prop_map(Step::Start),
+        1 => (1..SERVERS).prop_map(Step::Kill),
+        1 => (1..SERVERS).prop_map(Step::Leave),
+        1 => (0..SERVERS, 0..SERVERS, any::<bool>())
+            .prop_map(|(at, gone, prune)| Step::ForceLeave(at, gone, prune)),
+        4 => prop::collection::vec(any::<bool>(), 1..8).prop_map(Step::Round),
+    ];
+    prop::collection::vec(step, 1..40)
+}
+
+fn play(world: &mut World, step: Step) {
+    match step {
+        Step::Start(server) if !world.running.contains_key(&server) => world.start(server),
+        Step::Kill(server) => drop(world.running.remove(&server)),
+        Step::Leave(server) => {
+            if let Some(leaving) = world.running.get_mut(&server) {
+                leaving.leave();
+                // It says so to all that it can reach.
+                for other in 0..SERVERS {
+                    if other != server {
+                        world.exchange(server, other);
+                    }
+                }
+                world.running.remove(&server);
+            }
+        }
+        Step::ForceLeave(at, gone, prune) if at != gone => {
+            let now = world.now;
+            if let Some(server) = world.running.get_mut(&at) {
+                server.force_leave(&name(gone), prune, now);
+            }
+        }
+        Step::Round(losses) => {
+            let mut losses = losses.into_iter().cycle();
+            world.round(|| losses.next() == Some(true));
+        }
+        Step::Start(_) | Step::ForceLeave(..) => {}
+    }
+}
+
+proptest! {
+    #[test]
+    fn all_agree_once_nothing_is_lost(steps in steps()) {
+        let mut world = World::new();
+        for step in steps {
+            play(&mut world, step);
+            for server in world.running.values() {
+                prop_assert!(server.others.len() < SERVERS);
+            }
+        }
+        // A server that was alone in its view may know nobody any more: it joins again, as its settings say.
+        let all: Vec<usize> = world.running.keys().copied().collect();
+        for server in &all[1..] {
+            world.exchange(*server, all[0]);
+        }
+        for _ in 0..20 {
+            world.round(|| false);
+        }
+        let running: BTreeSet<ServerName> = all.iter().map(|server| name(*server)).collect();
+        for server in all {
+            prop_assert_eq!(world.alive_for(server), running.clone());
+        }
+    }
+}
+
+fn two() -> (Membership, Instant) {
+    let now = Instant::now();
+    let mut own = Membership::new(description(0, 0, 1));
+    own.take(vec![description(1, 0, 1)], now);
+    (own, now)
+}
+
+#[test]
+fn a_server_fails_after_three_unanswered_questions_and_is_asked_less_often() {
+    let (mut own, mut now) = two();
+    let other = description(1, 0, 1).name();
+    for question in 1..=FAILURES {
+        assert_eq!(own.members()[0].status, Status::Alive, "{question}");
+        assert_eq!(own.due(now).len(), 1);
+        assert!(own.due(now).is_empty(), "one question at a time");
+        own.unanswered(&other, "refused".to_owned(), 0.0, now);
+        now = own.next().unwrap();
+    }
+    let failed = &own.members()[0];
+    assert_eq!(failed.status, Status::Failed);
+    assert_eq!(failed.error.as_deref(), Some("refused"));
+    assert!(own.servers("dc1").is_empty());
+    assert_eq!(own.list().len(), 1, "others are not told of it");
+    for _ in 0..20 {
+        own.due(now);
+        own.unanswered(&other, String::new(), 1.0, now);
+        assert!(own.next().unwrap() - now <= LONGEST.mul_f64(1.2));
+        now = own.next().unwrap();
+    }
+    // It asks this server: it is asked at once.
+    own.take(vec![description(1, 0, 1)], now);
+    assert_eq!(own.due(now).len(), 1);
+    own.answered(&other, INTERVAL, vec![description(1, 0, 1)], now);
+    assert_eq!(own.members()[0].status, Status::Alive);
+}
+
+#[test]
+fn who_has_left_is_remembered_for_three_days() {
+    let (mut own, now) = two();
+    let other = description(1, 0, 1).name();
+    assert!(own.force_leave(&other, false, now));
+    assert!(!own.force_leave(&description(2, 0, 1).name(), false, now));
+    own.take(vec![description(1, 0, 1)], now);
+    assert_eq!(
+        own.members()[0].status,
+        Status::Left,
+        "what others say is older"
+    );
+    assert!(own.due(now + REMEMBERED / 2).is_empty());
+    assert_eq!(own.members().len(), 1);
+    own.due(now + REMEMBERED);
+    assert!(own.members().is_empty());
+}
+
+#[test]
+fn hostile_lists_are_bounded() {
+    let (mut own, now) = two();
+    let many = (0..MOST * 3).map(|node| Description {
+        node: format!("x{node}"),
+        ..description(1, 0, 1)
+    });
+    own.take(many.collect(), now);
+    let more = (0..MOST).map(|node| Description {
+        node: format!("y{node}"),
+        ..description(1, 0, 1)
+    });
+    own.take(more.collect(), now);
+    assert!(own.members().len() <= MOST);
+    let count = own.members().len();
+    let bad = |change: fn(&mut Description)| {
+        let mut bad = description(2, 0, 9);
+        change(&mut bad);
+        bad
+    };
+    own.take(
+        vec![
+            bad(|it| it.node = "../x".to_owned()),
+            bad(|it| it.datacenter = String::new()),
+            bad(|it| it.address.set_port(0)),
+            bad(|it| it.address.set_ip([0, 0, 0, 0].into())),
+            bad(|it| drop(it.tags.insert("a".to_owned(), "x".repeat(300)))),
+            bad(|it| it.tags = (0..40).map(|n| (n.to_string(), String::new())).collect()),
+        ],
+        now,
+    );
+    assert_eq!(own.members().len(), count);
+    assert_eq!(own.datacenters(), ["dc0", "dc1"]);
+}
+
+#[test]
+fn datacenters_are_ordered_by_their_distance() {
+    let now = Instant::now();
+    let mut own = Membership::new(description(0, 0, 1));
+    for (datacenter, millis) in [(1, 80), (2, 20), (3, 50)] {
+        let there = description(datacenter, 0, 1);
+        own.take(vec![there.clone()], now);
+        own.answered(
+            &there.name(),
+            Duration::from_millis(millis),
+            vec![there],
+            now,
+        );
+    }
+    own.take(vec![description(4, 0, 1)], now);
+    assert_eq!(own.datacenters(), ["dc0", "dc2", "dc3", "dc1", "dc4"]);
+}

@@ -1,0 +1,188 @@
+//! The port for servers: accepts servers of all datacenters by mutual TLS and gives each connection to what its
+//! ALPN name asks for. Who is not a server is refused before any other work is done.
+
+use std::convert::Infallible;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures_util::future::BoxFuture;
+use http::{Request, Response};
+use http_body_util::combinators::UnsyncBoxBody;
+use hyper::body::Incoming;
+use hyper::server::conn::http2;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use legate_runtime::{BoxError, CancellationToken, Spawner};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Semaphore;
+use tokio::time::timeout;
+use tokio_rustls::TlsAcceptor;
+use tokio_rustls::server::TlsStream;
+
+use crate::executor::Tasks;
+use crate::{PING, Protocol, Wan, exchange};
+
+/// The largest number of connections, those that have not proved who they are included.
+const CONNECTIONS: usize = 512;
+/// The time for a handshake.
+const HANDSHAKE: Duration = Duration::from_secs(5);
+/// The time in which a server that exchanges members must send something.
+const IDLE: Duration = Duration::from_secs(120);
+/// The largest number of requests at a time of one connection.
+const REQUESTS: u32 = 4_096;
+/// The time that open requests get at shutdown.
+const DRAIN: Duration = Duration::from_secs(5);
+/// The first byte of a TLS handshake.
+const TLS: u8 = 22;
+
+/// The body of a request or response.
+pub type Body = UnsyncBoxBody<Bytes, BoxError>;
+
+/// Who sends a request.
+#[derive(Debug, Clone)]
+pub struct Caller {
+    /// The datacenter in its certificate.
+    pub datacenter: String,
+    /// Its address.
+    pub address: SocketAddr,
+}
+
+/// Answers the requests of other servers.
+pub type Service =
+    Arc<dyn Fn(Request<Incoming>, Caller) -> BoxFuture<'static, Response<Body>> + Send + Sync>;
+
+/// Accepts until `stop`, then lets open requests finish.
+pub(crate) async fn serve(
+    wan: Wan,
+    listener: TcpListener,
+    service: Service,
+    spawner: Spawner,
+    stop: CancellationToken,
+) {
+    let connections = spawner.child("connections of servers");
+    let free = Arc::new(Semaphore::new(CONNECTIONS));
+    let accepted = || legate_runtime::net::accept("servers", || listener.accept());
+    while let Some((stream, address)) = stop.run_until_cancelled(accepted()).await {
+        let Ok(permit) = Arc::clone(&free).try_acquire_owned() else {
+            tracing::warn!(%address, most = CONNECTIONS, "a connection to the port for servers is refused: there are too many");
+            continue;
+        };
+        let connection = Accepted {
+            wan: wan.clone(),
+            service: Arc::clone(&service),
+            address,
+            tasks: Tasks(connections.spawner()),
+            stop: stop.clone(),
+        };
+        connections.spawn("connection of a server", async move {
+            if let Err(error) = Box::pin(connection.serve(stream)).await {
+                tracing::debug!(%address, %error, "a connection of a server has ended");
+            }
+            drop(permit);
+            Ok::<_, Infallible>(())
+        });
+    }
+    drop(listener);
+    // Failures were reported to the scope of the server.
+    let _ = connections.stop(DRAIN).await;
+}
+
+struct Accepted {
+    wan: Wan,
+    service: Service,
+    address: SocketAddr,
+    tasks: Tasks,
+    stop: CancellationToken,
+}
+
+impl Accepted {
+    async fn serve(self, stream: TcpStream) -> io::Result<()> {
+        stream.set_nodelay(true)?;
+        let stop = self.stop.clone();
+        let handshake = timeout(HANDSHAKE, self.handshake(stream));
+        let Some(done) = stop.run_until_cancelled(handshake).await else {
+            return Ok(());
+        };
+        let (stream, datacenter) = done??;
+        let caller = Caller {
+            datacenter,
+            address: self.address,
+        };
+        match Protocol::of(stream.get_ref().1.alpn_protocol()) {
+            Some(Protocol::Members) => self.exchange(stream, &caller).await,
+            Some(Protocol::Requests) => self.answer(stream, caller).await,
+            None => Err(io::Error::other("it names no protocol by ALPN")),
+        }
+    }
+
+    /// The stream, and the datacenter of the server at its other end.
+    async fn handshake(&self, stream: TcpStream) -> io::Result<(TlsStream<TcpStream>, String)> {
+        let mut first = [0];
+        if stream.peek(&mut first).await? == 1 && first[0] != TLS {
+            return Err(io::Error::other(format!(
+                "it does not speak TLS (the first byte is {}): servers of Consul cannot be joined",
+                first[0]
+            )));
+        }
+        let tls = self.wan.identity().current();
+        let stream = TlsAcceptor::from(tls.server()).accept(stream).await?;
+        let certificates = stream.get_ref().1.peer_certificates();
+        let own = certificates.and_then(|chain| chain.first());
+        let datacenter = own.and_then(|own| tls.datacenter(own));
+        let datacenter = datacenter.ok_or_else(|| {
+            let domain = &self.wan.identity().domain;
+            io::Error::other(format!(
+                "its certificate has no name server.<datacenter>.{domain}"
+            ))
+        })?;
+        Ok((stream, datacenter))
+    }
+
+    /// Answers what another server tells with what this one knows, until it closes the connection.
+    async fn exchange(&self, mut stream: TlsStream<TcpStream>, caller: &Caller) -> io::Result<()> {
+        loop {
+            let received = timeout(IDLE, exchange::receive(&mut stream, &caller.datacenter));
+            let Some(received) = self.stop.run_until_cancelled(received).await else {
+                return Ok(());
+            };
+            let Some(list) = received?? else {
+                return Ok(());
+            };
+            let own = self.wan.take(list);
+            timeout(HANDSHAKE, exchange::send(&mut stream, &own)).await??;
+        }
+    }
+
+    /// Answers requests over HTTP/2.
+    async fn answer(self, stream: TlsStream<TcpStream>, caller: Caller) -> io::Result<()> {
+        let Self {
+            service,
+            tasks,
+            stop,
+            ..
+        } = self;
+        let service = service_fn(move |request| {
+            let answer = service(request, caller.clone());
+            async move { Ok::<_, Infallible>(answer.await) }
+        });
+        let mut builder = http2::Builder::new(tasks);
+        builder
+            .timer(TokioTimer::new())
+            .max_concurrent_streams(REQUESTS)
+            .keep_alive_interval(PING)
+            .keep_alive_timeout(PING);
+        let connection = builder.serve_connection(TokioIo::new(stream), service);
+        let mut connection = std::pin::pin!(connection);
+        let ended = tokio::select! {
+            ended = connection.as_mut() => ended,
+            () = stop.cancelled() => {
+                connection.as_mut().graceful_shutdown();
+                connection.await
+            }
+        };
+        ended.map_err(io::Error::other)
+    }
+}

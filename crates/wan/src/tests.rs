@@ -1,0 +1,244 @@
+//! Real servers with real TLS on loopback.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures_util::FutureExt;
+use http::StatusCode;
+use http_body_util::{BodyExt, Full};
+use legate_runtime::Scope;
+use legate_testkit::certs::{CertFiles, TestCa};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::time::sleep;
+
+use super::*;
+use crate::dial::dial;
+
+const PATIENCE: Duration = Duration::from_secs(20);
+
+struct Server {
+    wan: Wan,
+    scope: Scope,
+}
+
+fn full(text: impl Into<Bytes>) -> Body {
+    Full::new(text.into())
+        .map_err(|never| match never {})
+        .boxed_unsync()
+}
+
+/// Answers with the name of the server, the datacenter of the caller and the path.
+fn service(name: String) -> Service {
+    Arc::new(move |request, caller| {
+        let text = format!("{name} {} {}", caller.datacenter, request.uri().path());
+        async move { Response::new(full(text)) }.boxed()
+    })
+}
+
+fn files(ca: &TestCa, names: &[&str]) -> AgentFiles {
+    let CertFiles { cert, key, .. } = ca.agent(names);
+    AgentFiles {
+        authorities: vec![ca.ca_file()],
+        certificate: cert,
+        key,
+        only_newest: false,
+    }
+}
+
+impl Server {
+    async fn start(ca: &TestCa, datacenter: &str, node: &str) -> Self {
+        let name = format!("server.{datacenter}.consul");
+        Self::start_with(files(ca, &[&name]), datacenter, node).await
+    }
+
+    async fn start_with(files: AgentFiles, datacenter: &str, node: &str) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let config = WanConfig {
+            datacenter: datacenter.to_owned(),
+            node: node.to_owned(),
+            domain: "consul".to_owned(),
+            advertise: listener.local_addr().unwrap(),
+            tags: BTreeMap::new(),
+            files,
+            join: Vec::new(),
+            retry_interval: Duration::from_secs(1),
+            retry_max: 0,
+        };
+        let scope = Scope::new("test");
+        let wan = Wan::new(&config, &Clock::system(), scope.spawner()).unwrap();
+        wan.serve(&config, listener, service(format!("{node}.{datacenter}")));
+        Self { wan, scope }
+    }
+
+    fn address(&self) -> SocketAddr {
+        self.wan.own().address
+    }
+
+    async fn knows(&self, count: usize) {
+        let end = Instant::now() + PATIENCE;
+        while self.wan.members().len() != count {
+            let members = self.wan.members();
+            assert!(
+                Instant::now() < end,
+                "{count} other servers, but {members:?}"
+            );
+            sleep(Duration::from_millis(20)).await;
+        }
+    }
+
+    async fn ask(&self, datacenter: &str) -> Result<String, RequestError> {
+        let request = Request::get("http://server/v1/path")
+            .body(full(""))
+            .unwrap();
+        let answer = self.wan.request(datacenter, request).await?;
+        assert_eq!(answer.status(), StatusCode::OK);
+        let body = answer.into_body().collect().await.unwrap().to_bytes();
+        Ok(String::from_utf8(body.to_vec()).unwrap())
+    }
+
+    async fn stop(self) {
+        self.scope.stop(PATIENCE).await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn servers_that_join_one_of_them_know_all_and_answer_each_other() {
+    let ca = TestCa::new();
+    let one = Server::start(&ca, "dc1", "a").await;
+    let two = [
+        Server::start(&ca, "dc2", "b").await,
+        Server::start(&ca, "dc2", "c").await,
+    ];
+    let unknown = one.ask("dc2").await.unwrap_err();
+    assert!(
+        unknown
+            .to_string()
+            .starts_with("No path to datacenter \"dc2\""),
+        "{unknown}"
+    );
+    one.wan.join(&two[0].address().to_string()).await.unwrap();
+    let named = format!("b.dc2/{}", two[0].address());
+    two[1].wan.join(&named).await.unwrap();
+    for server in [&one, &two[0], &two[1]] {
+        server.knows(2).await;
+    }
+    assert_eq!(one.wan.datacenters(), ["dc1", "dc2"]);
+    assert_eq!(two[1].ask("dc1").await.unwrap(), "a.dc1 dc2 /v1/path");
+    assert!(one.ask("dc2").await.unwrap().ends_with(".dc2 dc1 /v1/path"));
+
+    // One is gone: the other one answers, and at last nobody.
+    let [b, c] = two;
+    b.stop().await;
+    for _ in 0..4 {
+        assert_eq!(one.ask("dc2").await.unwrap(), "c.dc2 dc1 /v1/path");
+    }
+    c.wan.leave().await;
+    let c_name = ServerName {
+        datacenter: "dc2".to_owned(),
+        node: "c".to_owned(),
+    };
+    let left = one
+        .wan
+        .members()
+        .into_iter()
+        .find(|member| member.name == c_name);
+    assert_eq!(left.unwrap().status, Status::Left);
+    c.stop().await;
+    let gone = one.ask("dc2").await.unwrap_err().to_string();
+    assert!(gone.contains("b.dc2: "), "{gone}");
+    one.stop().await;
+}
+
+#[tokio::test]
+async fn who_is_not_a_server_of_the_ca_is_refused() {
+    let (ca, other_ca) = (TestCa::new(), TestCa::new());
+    let server = Server::start(&ca, "dc1", "a").await;
+    let stranger = Server::start(&other_ca, "dc2", "b").await;
+    let client = Server::start_with(files(&ca, &["client.dc2.consul"]), "dc2", "c").await;
+    let liar = Server::start_with(files(&ca, &["server.dc3.consul"]), "dc2", "d").await;
+    for (refused, why) in [(&stranger, "certificate"), (&client, ""), (&liar, "")] {
+        let error = refused.wan.join(&server.address().to_string()).await;
+        let error = error.unwrap_err().to_string();
+        assert!(
+            error.contains("Failed to join 127.0.0.1") && error.contains(why),
+            "{error}"
+        );
+    }
+    // The other way round the reason is known.
+    let error = server
+        .wan
+        .join(&liar.address().to_string())
+        .await
+        .unwrap_err();
+    assert!(
+        error.to_string().contains("its certificate is of \"dc3\""),
+        "{error}"
+    );
+    let error = server
+        .wan
+        .join(&client.address().to_string())
+        .await
+        .unwrap_err();
+    assert!(
+        error
+            .to_string()
+            .contains("no name server.<datacenter>.consul"),
+        "{error}"
+    );
+    assert!(server.wan.members().is_empty());
+    for server in [server, stranger, client, liar] {
+        server.stop().await;
+    }
+}
+
+#[tokio::test]
+async fn connections_that_speak_something_else_are_closed() {
+    let ca = TestCa::new();
+    let server = Server::start(&ca, "dc1", "a").await;
+    // Consul's RPC, whose first byte is its kind.
+    let mut plain = TcpStream::connect(server.address()).await.unwrap();
+    plain.write_all(&[4, 0, 0, 0]).await.unwrap();
+    let mut answer = Vec::new();
+    // Closed, in whatever way.
+    let _ = plain.read_to_end(&mut answer).await;
+    assert!(answer.is_empty());
+    // A message that is announced and never sent, and one that is too long, close the connection.
+    let identity = Identity::read(files(&ca, &["server.dc2.consul"]), "consul".to_owned()).unwrap();
+    let mut told = dial(&identity, server.address(), Some("dc1"), Protocol::Members)
+        .await
+        .unwrap()
+        .stream;
+    told.write_all(&u32::MAX.to_be_bytes()).await.unwrap();
+    let _ = told.read_to_end(&mut answer).await;
+    assert!(answer.is_empty());
+    let wrong = dial(&identity, server.address(), Some("dc2"), Protocol::Members).await;
+    assert!(wrong.is_err(), "it is of another datacenter");
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn a_server_joins_those_of_its_settings_when_they_are_there() {
+    let ca = TestCa::new();
+    let first = Server::start(&ca, "dc1", "a").await;
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let config = WanConfig {
+        datacenter: "dc2".to_owned(),
+        node: "b".to_owned(),
+        domain: "consul".to_owned(),
+        advertise: listener.local_addr().unwrap(),
+        tags: BTreeMap::new(),
+        files: files(&ca, &["server.dc2.consul"]),
+        join: vec!["127.0.0.1:1".to_owned(), first.address().to_string()],
+        retry_interval: Duration::from_millis(50),
+        retry_max: 0,
+    };
+    let scope = Scope::new("test");
+    let wan = Wan::new(&config, &Clock::system(), scope.spawner()).unwrap();
+    wan.serve(&config, listener, service("b.dc2".to_owned()));
+    first.knows(1).await;
+    assert_eq!(first.ask("dc2").await.unwrap(), "b.dc2 dc1 /v1/path");
+    scope.stop(PATIENCE).await.unwrap();
+    first.stop().await;
+}
