@@ -38,7 +38,7 @@ struct Slot {
     newest: u64,
     /// Cleared by the first change of an input.
     fresh: Arc<AtomicBool>,
-    _place: WatchGuard,
+    guard: WatchGuard,
 }
 
 /// The dependencies of a reader of a result.
@@ -80,17 +80,27 @@ impl Queries {
             Some((old, ..)) if *old == value => old,
             _ => Arc::new(value),
         };
-        let fresh = Arc::new(AtomicBool::new(true));
-        let place = self.registry.watch_query(key, &reads, &fresh);
         let erased: Arc<dyn Any + Send + Sync> = value.clone();
-        let newest = reads.newest;
-        *slot = Some(Slot {
-            value: Arc::downgrade(&erased),
-            at,
-            newest,
-            fresh,
-            _place: place,
-        });
+        let (erased, newest) = (Arc::downgrade(&erased), reads.newest);
+        match &mut *slot {
+            // Mostly the inputs are the same as before.
+            Some(slot) => {
+                self.registry
+                    .watch_query_again(key, &reads, &slot.fresh, &mut slot.guard);
+                (slot.value, slot.at, slot.newest) = (erased, at, newest);
+            }
+            None => {
+                let fresh = Arc::new(AtomicBool::new(true));
+                let guard = self.registry.watch_query(key, &reads, &fresh);
+                *slot = Some(Slot {
+                    value: erased,
+                    at,
+                    newest,
+                    fresh,
+                    guard,
+                });
+            }
+        }
         (value, DependsOn::Result { newest })
     }
 

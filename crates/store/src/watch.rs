@@ -127,19 +127,40 @@ impl Registry {
         fresh: &Arc<AtomicBool>,
     ) -> WatchGuard {
         let mut waiting = self.lock();
-        let query = Query {
-            key: key.clone(),
-            fresh: Arc::clone(fresh),
-        };
-        let id = waiting.add(&reads.keys, &Waiter::Query(Arc::new(query)));
-        if waiting.changed_since(reads) {
-            fresh.store(false, Ordering::Release);
-            // A reader that has read the result but does not watch it yet must notice the change.
-            waiting.remember_key(key);
-            waiting.wake(HashSet::from([key.clone()]));
-        }
+        let id = waiting.add(&reads.keys, &Query::waiter(key, fresh));
+        waiting.mark_if_changed(key, reads, fresh);
         drop(waiting);
         self.place(id, reads)
+    }
+
+    /// Watches the inputs of a shared result that was computed again, in the place of those of before. `fresh` is the
+    /// same as then.
+    pub(crate) fn watch_query_again(
+        self: &Arc<Self>,
+        key: &Key,
+        reads: &Reads,
+        fresh: &Arc<AtomicBool>,
+        guard: &mut WatchGuard,
+    ) {
+        let mut waiting = self.lock();
+        let is_kept = |old: &Key| reads.keys.contains(old);
+        if guard.keys.len() != reads.keys.len() || !guard.keys.iter().all(is_kept) {
+            let old: HashSet<Key> = guard.keys.iter().cloned().collect();
+            let added = reads.keys.difference(&old).cloned().collect();
+            waiting.add_to(guard.id, &added, &Query::waiter(key, fresh));
+            for gone in old.difference(&reads.keys) {
+                waiting.remove(guard.id, gone);
+            }
+            guard.keys = reads.keys.iter().cloned().collect();
+        }
+        let results = reads.results.iter().cloned().collect();
+        let results = std::mem::replace(&mut guard.results, results);
+        // Whatever cleared it before this is older than the reads, or is found here.
+        fresh.store(true, Ordering::Release);
+        waiting.mark_if_changed(key, reads, fresh);
+        drop(waiting);
+        // Without the lock: what a result holds may end watches.
+        drop(results);
     }
 
     /// Marks everything that depends on the keys of a commit, then makes the commit visible with
@@ -181,7 +202,7 @@ impl Registry {
             registry: Arc::clone(self),
             id,
             keys: reads.keys.iter().cloned().collect(),
-            _results: reads.results.iter().cloned().collect(),
+            results: reads.results.iter().cloned().collect(),
         }
     }
 
@@ -192,10 +213,24 @@ impl Registry {
     }
 }
 
+impl Query {
+    fn waiter(key: &Key, fresh: &Arc<AtomicBool>) -> Waiter {
+        Waiter::Query(Arc::new(Self {
+            key: key.clone(),
+            fresh: Arc::clone(fresh),
+        }))
+    }
+}
+
 impl Waiting {
     fn add(&mut self, keys: &HashSet<Key>, waiter: &Waiter) -> u64 {
         let id = self.next_id;
         self.next_id += 1;
+        self.add_to(id, keys, waiter);
+        id
+    }
+
+    fn add_to(&mut self, id: u64, keys: &HashSet<Key>, waiter: &Waiter) {
         for key in keys {
             match self.by_key.entry(key.clone()) {
                 Entry::Vacant(free) => {
@@ -204,7 +239,24 @@ impl Waiting {
                 Entry::Occupied(mut others) => others.get_mut().add(id, waiter.clone()),
             }
         }
-        id
+    }
+
+    fn remove(&mut self, id: u64, key: &Key) {
+        if let Entry::Occupied(mut waiters) = self.by_key.entry(key.clone())
+            && waiters.get_mut().remove(id)
+        {
+            waiters.remove();
+        }
+    }
+
+    /// Marks a shared result, whose inputs are watched already, if one of them has changed since it was read.
+    fn mark_if_changed(&mut self, key: &Key, reads: &Reads, fresh: &AtomicBool) {
+        if self.changed_since(reads) {
+            fresh.store(false, Ordering::Release);
+            // A reader that has read the result but does not watch it yet must notice the change.
+            self.remember_key(key);
+            self.wake(HashSet::from([key.clone()]));
+        }
     }
 
     fn changed_since(&self, reads: &Reads) -> bool {
@@ -315,18 +367,14 @@ pub(crate) struct WatchGuard {
     id: u64,
     keys: Box<[Key]>,
     /// Held, because dropped results forward no changes.
-    _results: Box<[Arc<dyn Any + Send + Sync>]>,
+    results: Box<[Arc<dyn Any + Send + Sync>]>,
 }
 
 impl Drop for WatchGuard {
     fn drop(&mut self) {
         let mut waiting = self.registry.lock();
         for key in &self.keys {
-            if let Entry::Occupied(mut waiters) = waiting.by_key.entry(key.clone())
-                && waiters.get_mut().remove(self.id)
-            {
-                waiters.remove();
-            }
+            waiting.remove(self.id, key);
         }
     }
 }

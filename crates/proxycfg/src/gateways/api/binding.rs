@@ -10,7 +10,7 @@ use std::sync::Arc;
 use legate_model::{ApiGateway, ApiGatewayListener, ConfigEntry, ConfigKind, ServiceName};
 use legate_store::ReadTxn;
 
-use super::attached;
+use super::attached::{self, Attached};
 use super::listener::{self, References};
 use super::route::{self, Route, RouteId};
 
@@ -105,12 +105,11 @@ fn bind(txn: &ReadTxn<'_>, name: &ServiceName, gateway: &ApiGateway, datacenter:
         });
     }
     let accepted = binding.is_accepted();
-    for id in attached::routes(txn, name) {
-        let entry = id.read(txn);
-        let Some(route) = entry.as_deref().and_then(Route::of) else {
+    for Attached { id, entry } in &*attached::routes(txn, name) {
+        let Some(route) = Route::of(entry) else {
             continue;
         };
-        let obstacle = match (accepted, &*route::usable(txn, &id, datacenter)) {
+        let obstacle = match (accepted, &*route::usable(txn, id, datacenter)) {
             (false, _) => Some(format!(
                 "failed to bind route to gateway {}: gateway has not been accepted",
                 gateway.name
@@ -131,7 +130,7 @@ fn bind(txn: &ReadTxn<'_>, name: &ServiceName, gateway: &ApiGateway, datacenter:
             let target = (gateway, &mut binding);
             attempt(
                 target,
-                (&id, &route),
+                (id, &route),
                 &parent.section_name,
                 obstacle.as_deref(),
             );

@@ -1,6 +1,6 @@
 //! The listeners of a gateway with the routes that are bound to them.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use legate_model::{
@@ -12,6 +12,7 @@ use legate_routes::{
 };
 use legate_store::ReadTxn;
 
+use super::attached::{self, Attached};
 use super::binding::{Binding, Bound, binding};
 use super::certificates::{self, GatewayCertificate};
 use super::route::{Route, RouteId};
@@ -122,7 +123,7 @@ fn on_port(
     let is_tcp = here.first()?.1.tcp;
     let content = match is_tcp {
         true => Content::Tcp(vec![connections(txn, &here)?]),
-        false => Content::Http(hosts(txn, &here)),
+        false => Content::Http(hosts(&attached::routes(txn, gateway), &here)),
     };
     if matches!(&content, Content::Http(hosts) if hosts.is_empty()) {
         return None;
@@ -151,21 +152,26 @@ fn connections(
 }
 
 /// The hosts of a port, with the rules of all routes for each host.
-fn hosts(txn: &ReadTxn<'_>, here: &[(&ApiGatewayListener, &Bound)]) -> Vec<VirtualHost> {
+fn hosts(attached: &[Attached], here: &[(&ApiGatewayListener, &Bound)]) -> Vec<VirtualHost> {
+    let entries: HashMap<&RouteId, &ConfigEntry> =
+        attached.iter().map(|one| (&one.id, &*one.entry)).collect();
     let mut by_host: BTreeMap<String, Vec<Rule>> = BTreeMap::new();
     for (listener, bound) in here {
         for fitting in &bound.routes {
             let id = &fitting.route;
-            let entry = id.read(txn);
-            let Some(ConfigEntry::HttpRoute(route)) = entry.as_deref() else {
+            let Some(ConfigEntry::HttpRoute(route)) = entries.get(id).copied() else {
                 continue;
             };
-            let rules = rules::rules(listener, (&id.name, route), fitting.bound);
-            for host in listener::hosts(listener, route) {
-                by_host
-                    .entry(host)
-                    .or_default()
-                    .extend(rules.iter().cloned());
+            let mut rules = rules::rules(listener, (&id.name, route), fitting.bound);
+            let mut hosts = listener::hosts(listener, route);
+            // The rules are copied for all hosts but the last.
+            let last = hosts.pop();
+            for host in hosts {
+                let of_host = by_host.entry(host).or_default();
+                of_host.extend(rules.iter().cloned());
+            }
+            if let Some(last) = last {
+                by_host.entry(last).or_default().append(&mut rules);
             }
         }
     }

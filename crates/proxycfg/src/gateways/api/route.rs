@@ -14,7 +14,7 @@ use crate::chain::StoredEntries;
 use crate::queries;
 
 /// The name of a route.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) struct RouteId {
     /// Whether it is an `http-route`.
     pub(super) http: bool,

@@ -39,11 +39,13 @@ pub(super) fn rules(
         if conditions.is_empty() {
             conditions.push(Match::default());
         }
+        let last = conditions.pop();
         let each = conditions.into_iter().map(|matched| Rule {
             matched,
             ..rule.clone()
         });
         rules.extend(each);
+        rules.extend(last.map(|matched| Rule { matched, ..rule }));
     }
     rules
 }
