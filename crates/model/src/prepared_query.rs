@@ -12,7 +12,9 @@ use serde::{Deserialize, Serialize};
 use crate::duration::GoDuration;
 use crate::secret::Secret;
 
-pub use service_query::{QueryFailover, QueryFailoverTarget, ServiceQuery, put_node_first};
+pub use service_query::{
+    QueryFailover, QueryFailoverTarget, QueryPlace, ServiceQuery, put_node_first,
+};
 pub use template::{QueryTemplate, TemplateError};
 
 /// The maximum size of a query, in bytes of its JSON.

@@ -68,8 +68,8 @@ fn instances(txn: &ReadTxn<'_>, query: &str) -> Arc<Instances> {
         };
         let wanted = &query.service;
         let mut all = Vec::new();
-        for (partition, namespace) in wanted.places() {
-            let there = Tenancy::new(partition, namespace);
+        for place in wanted.everywhere(&[]) {
+            let there = Tenancy::new(place.partition, place.namespace);
             let service = ServiceName::new(&there, &wanted.service);
             if !txn.is_exported(&service, &txn.tenancy().partition) {
                 continue;

@@ -100,6 +100,7 @@ impl Handles {
             config,
             settings,
             rates,
+            self.wan.clone(),
         )
     }
 }

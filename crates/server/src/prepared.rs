@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 
 use legate_model::acl::Authorizer;
-use legate_model::{CheckServiceNode, ServiceQuery, Tenancy, TenancyName, put_node_first};
+use legate_model::{CheckServiceNode, QueryPlace, ServiceQuery, Tenancy, put_node_first};
 use legate_proxycfg::gateways::connect_to;
 use legate_store::ReadTxn;
 use rand::seq::SliceRandom;
@@ -21,55 +21,64 @@ pub(crate) struct Caller<'a> {
 }
 
 /// The result, in order of preference.
+#[derive(Default)]
 pub(crate) struct Selected {
     pub(crate) nodes: Vec<CheckServiceNode>,
     /// Whether ACLs removed any instances.
     pub(crate) filtered: bool,
-    /// Number of failover targets that were tried.
-    pub(crate) failovers: usize,
-    /// The last namespace that was tried, as named in the query.
-    pub(crate) namespace: TenancyName,
-    /// Its full tenancy.
+    /// The tenancy that was tried last.
     pub(crate) tenancy: Tenancy,
 }
 
-/// Selects instances from the first of the query's namespaces that has any. `connect`: the mesh endpoints of
-/// the service. `near`: the node from which results are sorted by distance.
-pub(crate) fn select(
-    txn: &ReadTxn<'_>,
-    caller: &Caller<'_>,
-    wanted: &ServiceQuery,
-    connect: bool,
-    near: &str,
-) -> Selected {
-    let mut selected = Selected {
-        nodes: Vec::new(),
-        filtered: false,
-        failovers: 0,
-        namespace: TenancyName::default(),
-        tenancy: Tenancy::default(),
-    };
-    for (failovers, (partition, namespace)) in wanted.places().enumerate() {
-        let tenancy = Tenancy::new(partition, namespace);
-        let caller = Caller {
-            authorizer: &caller.authorizer.within(&tenancy),
-            ..*caller
-        };
-        let (nodes, filtered) = txn.in_tenancy(&tenancy, |txn| {
-            select_in(txn, &caller, wanted, connect, near)
-        });
-        selected = Selected {
-            nodes,
-            filtered: selected.filtered || filtered,
-            failovers,
-            namespace: namespace.clone(),
-            tenancy,
-        };
+/// What is looked for.
+#[derive(Clone, Copy)]
+pub(crate) struct Sought<'q> {
+    pub(crate) wanted: &'q ServiceQuery,
+    /// Whether the mesh endpoints of the service are selected.
+    pub(crate) connect: bool,
+    /// The node from which results are sorted by distance.
+    pub(crate) near: &'q str,
+}
+
+/// Selects instances from the first of the query's places in this datacenter that has any.
+pub(crate) fn select(txn: &ReadTxn<'_>, caller: &Caller<'_>, sought: Sought<'_>) -> Selected {
+    let mut selected = Selected::default();
+    for place in sought.wanted.everywhere(&[]) {
+        let earlier = selected;
+        selected = select_at(txn, caller, sought, place);
+        selected.filtered |= earlier.filtered;
         if !selected.nodes.is_empty() {
             break;
         }
     }
     selected
+}
+
+/// Selects instances in one partition and namespace of this datacenter.
+pub(crate) fn select_at(
+    txn: &ReadTxn<'_>,
+    caller: &Caller<'_>,
+    sought: Sought<'_>,
+    place: QueryPlace<'_>,
+) -> Selected {
+    let tenancy = Tenancy::new(place.partition, place.namespace);
+    let caller = Caller {
+        authorizer: &caller.authorizer.within(&tenancy),
+        ..*caller
+    };
+    let Sought {
+        wanted,
+        connect,
+        near,
+    } = sought;
+    let (nodes, filtered) = txn.in_tenancy(&tenancy, |txn| {
+        select_in(txn, &caller, wanted, connect, near)
+    });
+    Selected {
+        nodes,
+        filtered,
+        tenancy,
+    }
 }
 
 /// The instances in one namespace, and whether ACLs removed any.

@@ -1,14 +1,34 @@
 //! This server as one of several datacenters: its settings for [`legate_wan`], and members as the API shows them.
 
 use std::net::SocketAddr;
+use std::time::Duration;
 
-use legate_runtime::{Clock, Spawner};
+use bytes::Bytes;
+use http::{Request, StatusCode};
+use http_body_util::{BodyExt, Full, Limited};
+use legate_model::{QueryFailover, QueryPlace, ServiceQuery};
+use legate_runtime::{BoxError, Clock, Spawner};
 use legate_store::Store;
 use legate_wan::{Status, Wan, WanConfig};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use tokio::time::timeout;
 
 use crate::config::ServerConfig;
+use crate::dns::{Client, Transport};
 use crate::http::member_tags;
+use crate::prepared::Sought;
 use crate::start_error::StartError;
+
+/// Beginning of the paths that only servers of other datacenters may ask.
+pub(crate) const FOR_SERVERS: &str = "/v1/internal/legate/servers/";
+/// The time in which another datacenter must answer a DNS question. Clients wait for 5 s.
+const DNS_PATIENCE: Duration = Duration::from_secs(3);
+
+/// The time in which another datacenter must answer a prepared query.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// The longest answer in bytes: some ten thousand instances.
+const LARGEST_ANSWER: usize = 16 * 1024 * 1024;
 
 /// Joins nobody yet. `None` without a port for servers.
 pub(crate) fn new(
@@ -43,6 +63,135 @@ pub(crate) fn config(config: &ServerConfig, store: &Store) -> Option<WanConfig> 
         retry_interval: wan.retry_interval,
         retry_max: wan.retry_max,
     })
+}
+
+/// Another datacenter, as this server sees it.
+#[derive(Serialize)]
+#[serde(rename_all = "PascalCase")]
+pub(crate) struct Datacenter {
+    name: String,
+    /// The number of its servers that have not left.
+    servers: usize,
+    /// How many of them answer.
+    alive: usize,
+    /// Seconds that the nearest takes to answer.
+    round_trip: Option<f64>,
+    /// What the last failed question failed with.
+    error: Option<String>,
+}
+
+/// All other datacenters, the nearest first.
+pub(crate) fn datacenters(wan: &Wan) -> Vec<Datacenter> {
+    let mut servers = wan.members();
+    servers.retain(|member| member.status != Status::Left);
+    let others = wan.datacenters().into_iter().skip(1);
+    let seen = others.map(|name| {
+        let servers = servers
+            .iter()
+            .filter(|server| server.name.datacenter == name);
+        let alive = servers
+            .clone()
+            .filter(|server| server.status == Status::Alive);
+        let nearest = alive.clone().filter_map(|server| server.round_trip).min();
+        Datacenter {
+            servers: servers.clone().count(),
+            alive: alive.count(),
+            round_trip: nearest.map(|time| time.as_secs_f64()),
+            error: servers.clone().find_map(|server| server.error.clone()),
+            name,
+        }
+    });
+    seen.collect()
+}
+
+/// Asks a server of another datacenter a DNS question. `None`: it does not answer in time.
+pub(crate) async fn ask_dns(
+    wan: &Wan,
+    datacenter: &str,
+    client: &Client,
+    question: Vec<u8>,
+) -> Option<Vec<u8>> {
+    let (partition, namespace) = (&client.tenancy.partition, &client.tenancy.namespace);
+    let transport = match client.transport {
+        Transport::Udp => "udp",
+        Transport::Tcp => "tcp",
+    };
+    let path = format!("dns?transport={transport}&ns={namespace}&partition={partition}");
+    let asked = ask(wan, datacenter, &path, &client.token, question);
+    match timeout(DNS_PATIENCE, asked).await {
+        Ok(Ok(answer)) => Some(answer),
+        Ok(Err(error)) => {
+            tracing::debug!(%error, datacenter, "a DNS question to another datacenter was not answered");
+            None
+        }
+        Err(_) => None,
+    }
+}
+
+/// A prepared query, for another datacenter.
+#[derive(Serialize, Deserialize)]
+pub(crate) struct Asked {
+    /// What is selected, without failover.
+    pub(crate) service: ServiceQuery,
+    pub(crate) connect: bool,
+    pub(crate) near: String,
+}
+
+/// Its result.
+#[derive(Deserialize)]
+pub(crate) struct Found {
+    /// The instances, as the API shows them.
+    pub(crate) nodes: Vec<Value>,
+    pub(crate) filtered: bool,
+}
+
+/// Selects instances in another datacenter, with the rights that the token has there.
+///
+/// # Errors
+/// If it cannot be asked, or refuses.
+pub(crate) async fn select(
+    wan: &Wan,
+    datacenter: &str,
+    token: &str,
+    sought: Sought<'_>,
+    place: QueryPlace<'_>,
+) -> Result<Found, BoxError> {
+    let service = ServiceQuery {
+        failover: QueryFailover::default(),
+        partition: place.partition.clone(),
+        namespace: place.namespace.clone(),
+        ..sought.wanted.clone()
+    };
+    let question = serde_json::to_vec(&Asked {
+        service,
+        connect: sought.connect,
+        near: sought.near.to_owned(),
+    })?;
+    let asked = ask(wan, datacenter, "query", token, question);
+    let answer = timeout(PATIENCE, asked).await??;
+    Ok(serde_json::from_slice(&answer)?)
+}
+
+/// Asks a server of another datacenter what only servers may ask.
+async fn ask(
+    wan: &Wan,
+    datacenter: &str,
+    path: &str,
+    token: &str,
+    question: Vec<u8>,
+) -> Result<Vec<u8>, BoxError> {
+    let body = Full::new(Bytes::from(question)).map_err(|never| match never {});
+    let request = Request::post(format!("https://server.{datacenter}{FOR_SERVERS}{path}"))
+        .header("x-consul-token", token)
+        .body(body.boxed_unsync())?;
+    let answer = wan.request(datacenter, request).await?;
+    let status = answer.status();
+    let body = Limited::new(answer.into_body(), LARGEST_ANSWER).collect();
+    let body = body.await?.to_bytes();
+    match status {
+        StatusCode::OK => Ok(body.into()),
+        _ => Err(String::from_utf8_lossy(&body).into_owned().into()),
+    }
 }
 
 /// The number of a status in Consul's API.

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::convert::Infallible;
 use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 use http::{Request, Response};
@@ -11,6 +12,7 @@ use hyper::body::Incoming;
 use hyper::client::conn::http2::{self, SendRequest};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use legate_runtime::Spawner;
+use tokio::time::Instant;
 
 use crate::dial::{Identity, dial};
 use crate::executor::Tasks;
@@ -21,8 +23,17 @@ use crate::{PING, Protocol};
 /// The bytes of a response that may be on their way: enough for a long and fast link.
 const WINDOW: u32 = 4 * 1024 * 1024;
 
-/// An open connection, or none. Who needs one waits until another one has connected.
-type Link = Arc<tokio::sync::Mutex<Option<SendRequest<Body>>>>;
+/// How long a server that could not be reached is not tried again.
+const REST: Duration = Duration::from_secs(1);
+
+/// The connection to a server. Requests that need one wait until the first of them has connected, or has failed to.
+type Link = Arc<tokio::sync::Mutex<State>>;
+
+#[derive(Default)]
+struct State {
+    sender: Option<SendRequest<Body>>,
+    failed: Option<(Instant, String)>,
+}
 
 /// The connections. Those that nobody uses stay open; there is one a server.
 pub(crate) struct Links {
@@ -80,9 +91,27 @@ impl Links {
             Arc::clone(open.entry(server.name.clone()).or_default())
         };
         let mut link = link.lock().await;
-        if let Some(sender) = link.as_ref().filter(|sender| !sender.is_closed()) {
+        if let Some(sender) = link.sender.as_ref().filter(|sender| !sender.is_closed()) {
             return Ok(sender.clone());
         }
+        if let Some((_, error)) = link.failed.as_ref().filter(|(at, _)| at.elapsed() < REST) {
+            return Err(io::Error::other(error.clone()));
+        }
+        link.failed = None;
+        match self.connect(identity, server).await {
+            Ok(sender) => {
+                link.sender = Some(sender.clone());
+                Ok(sender)
+            }
+            Err(error) => {
+                link.sender = None;
+                link.failed = Some((Instant::now(), error.to_string()));
+                Err(error)
+            }
+        }
+    }
+
+    async fn connect(&self, identity: &Identity, server: &Member) -> io::Result<SendRequest<Body>> {
         let datacenter = Some(server.name.datacenter.as_str());
         let dialled = dial(identity, server.address, datacenter, Protocol::Requests).await?;
         let mut builder = http2::Builder::new(Tasks(self.spawner.clone()));
@@ -105,7 +134,6 @@ impl Links {
             }
             Ok::<_, Infallible>(())
         });
-        *link = Some(sender.clone());
         Ok(sender)
     }
 

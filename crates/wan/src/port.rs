@@ -1,10 +1,11 @@
 //! The port for servers: accepts servers of all datacenters by mutual TLS and gives each connection to what its
 //! ALPN name asks for. Who is not a server is refused before any other work is done.
 
+use std::collections::HashMap;
 use std::convert::Infallible;
 use std::io;
-use std::net::SocketAddr;
-use std::sync::Arc;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -27,6 +28,8 @@ use crate::{PING, Protocol, Wan, exchange};
 
 /// The largest number of connections, those that have not proved who they are included.
 const CONNECTIONS: usize = 512;
+/// The largest number of one address. All servers behind a gateway have its address.
+const OF_ADDRESS: usize = 128;
 /// The time for a handshake.
 const HANDSHAKE: Duration = Duration::from_secs(5);
 /// The time in which a server that exchanges members must send something.
@@ -64,9 +67,14 @@ pub(crate) async fn serve(
 ) {
     let connections = spawner.child("connections of servers");
     let free = Arc::new(Semaphore::new(CONNECTIONS));
+    let addresses = Addresses::default();
     let accepted = || legate_runtime::net::accept("servers", || listener.accept());
     while let Some((stream, address)) = stop.run_until_cancelled(accepted()).await {
-        let Ok(permit) = Arc::clone(&free).try_acquire_owned() else {
+        let (permit, counted) = (
+            Arc::clone(&free).try_acquire_owned(),
+            addresses.count(address.ip()),
+        );
+        let (Ok(permit), Some(counted)) = (permit, counted) else {
             tracing::warn!(%address, most = CONNECTIONS, "a connection to the port for servers is refused: there are too many");
             continue;
         };
@@ -81,13 +89,45 @@ pub(crate) async fn serve(
             if let Err(error) = Box::pin(connection.serve(stream)).await {
                 tracing::debug!(%address, %error, "a connection of a server has ended");
             }
-            drop(permit);
+            drop((permit, counted));
             Ok::<_, Infallible>(())
         });
     }
     drop(listener);
     // Failures were reported to the scope of the server.
     let _ = connections.stop(DRAIN).await;
+}
+
+/// The open connections of each address.
+#[derive(Clone, Default)]
+struct Addresses(Arc<Mutex<HashMap<IpAddr, usize>>>);
+
+/// A connection that is counted until it is dropped.
+struct Counted(Addresses, IpAddr);
+
+impl Addresses {
+    /// `None`: the address has too many.
+    fn count(&self, address: IpAddr) -> Option<Counted> {
+        let mut open = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let count = open.entry(address).or_default();
+        if *count >= OF_ADDRESS {
+            return None;
+        }
+        *count += 1;
+        Some(Counted(self.clone(), address))
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        let mut open = self.0.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(count) = open.get_mut(&self.1) {
+            *count -= 1;
+            if *count == 0 {
+                open.remove(&self.1);
+            }
+        }
+    }
 }
 
 struct Accepted {

@@ -242,3 +242,30 @@ async fn a_server_joins_those_of_its_settings_when_they_are_there() {
     scope.stop(PATIENCE).await.unwrap();
     first.stop().await;
 }
+
+#[tokio::test]
+async fn one_address_cannot_take_all_connections() {
+    let ca = TestCa::new();
+    let server = Server::start(&ca, "dc1", "a").await;
+    let mut idle = Vec::new();
+    for _ in 0..160 {
+        idle.push(TcpStream::connect(server.address()).await.unwrap());
+    }
+    // Those beyond the limit are closed at once.
+    let mut closed = 0;
+    for stream in &mut idle[128..] {
+        let mut byte = [0];
+        let read = timeout(Duration::from_secs(1), stream.read(&mut byte)).await;
+        closed += usize::from(matches!(read, Ok(Ok(0) | Err(_))));
+    }
+    assert_eq!(closed, 32);
+    drop(idle);
+    let other = Server::start(&ca, "dc2", "b").await;
+    let end = Instant::now() + PATIENCE;
+    while let Err(error) = other.wan.join(&server.address().to_string()).await {
+        assert!(Instant::now() < end, "{error}");
+        sleep(Duration::from_millis(20)).await;
+    }
+    server.stop().await;
+    other.stop().await;
+}

@@ -46,7 +46,7 @@ pub struct ServiceQuery {
     pub partition: TenancyName,
 }
 
-/// Failover of a query. There is only one datacenter, so other datacenters have no instances.
+/// Failover of a query.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct QueryFailover {
@@ -72,6 +72,17 @@ pub struct QueryFailoverTarget {
     /// A partition of this datacenter; empty means `default`.
     #[serde(skip_serializing_if = "TenancyName::is_empty")]
     pub partition: TenancyName,
+}
+
+/// Where a query looks for instances when it has found none so far.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct QueryPlace<'q> {
+    /// Another datacenter; `None` is this one.
+    pub datacenter: Option<&'q str>,
+    /// The partition.
+    pub partition: &'q TenancyName,
+    /// The namespace.
+    pub namespace: &'q TenancyName,
 }
 
 impl QueryFailoverTarget {
@@ -109,13 +120,44 @@ impl ServiceQuery {
         Ok(())
     }
 
-    /// The partitions and namespaces to search, in order, until there is an instance: the query's
-    /// own, then its failover targets.
-    pub fn places(&self) -> impl Iterator<Item = (&TenancyName, &TenancyName)> {
+    /// Where to look, in order, until there is an instance: the query's own partition and namespace, then the nearest
+    /// datacenters if it names a number of them, those that it names, and its targets. `nearest` are all other
+    /// datacenters, the nearest first; those that are not in it are left out.
+    pub fn everywhere<'q>(&'q self, nearest: &'q [String]) -> Vec<QueryPlace<'q>> {
+        let own = |datacenter| QueryPlace {
+            datacenter,
+            partition: &self.partition,
+            namespace: &self.namespace,
+        };
+        let known = |name: &str| {
+            let mut nearest = nearest.iter();
+            let known = nearest.find(|known| known.eq_ignore_ascii_case(name));
+            known.map(String::as_str)
+        };
+        let count = usize::try_from(self.failover.nearest_n).unwrap_or_default();
+        let by_distance = nearest.iter().take(count).map(String::as_str);
+        let named = self.failover.datacenters.iter().flatten();
+        let named = named.filter_map(|name| known(name));
         let targets = self.failover.targets.iter().flatten();
-        let others = targets.filter(|target| target.is_here());
-        let others = others.map(|target| (&target.partition, &target.namespace));
-        std::iter::once((&self.partition, &self.namespace)).chain(others)
+        let targets = targets.filter_map(|target| {
+            let datacenter = match target.is_here() {
+                true => None,
+                false => Some(known(&target.datacenter)?),
+            };
+            Some(QueryPlace {
+                datacenter,
+                partition: &target.partition,
+                namespace: &target.namespace,
+            })
+        });
+        let mut places = vec![own(None)];
+        let datacenters = by_distance.chain(named).map(|name| own(Some(name)));
+        for place in datacenters.chain(targets) {
+            if !places.contains(&place) {
+                places.push(place);
+            }
+        }
+        places
     }
 
     /// Tenancy of the queried service.

@@ -328,3 +328,31 @@ proptest! {
         prop_assert!(!accepted || depends || filled.is_ok(), "{:?}", filled);
     }
 }
+
+#[test]
+fn a_query_looks_in_each_datacenter_once() {
+    let nearest = ["near", "far", "farthest"].map(str::to_owned);
+    let places = |failover: Value| {
+        let query = query(json!({"Service": {"Service": "web", "Failover": failover}}));
+        let places = query.service.everywhere(&nearest);
+        let places = places.iter().map(|place| match place.datacenter {
+            Some(datacenter) => format!("{datacenter} {}", place.namespace),
+            None => format!("here {}", place.namespace),
+        });
+        places
+            .map(|place| place.trim().to_owned())
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(places(json!({})), ["here"]);
+    let named = json!({"NearestN": 1, "Datacenters": ["Farthest", "near", "unknown"]});
+    assert_eq!(places(named), ["here", "near", "farthest"]);
+    let targets = json!({"Targets": [
+        {"Datacenter": "far"}, {"Namespace": "a"}, {"Datacenter": "far", "Namespace": "b"},
+        {"Datacenter": "far"}, {"Datacenter": "unknown"},
+    ]});
+    assert_eq!(places(targets), ["here", "far", "here a", "far b"]);
+    assert_eq!(
+        places(json!({"NearestN": 9})),
+        ["here", "near", "far", "farthest"]
+    );
+}

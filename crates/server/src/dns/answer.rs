@@ -340,7 +340,12 @@ impl<'a> Resolver<'a> {
             source: self.asker.source,
         };
         let wanted = &query.service;
-        let selected = prepared::select(&txn, &caller, wanted, wanted.connect, &wanted.near);
+        let sought = prepared::Sought {
+            wanted,
+            connect: wanted.connect,
+            near: &wanted.near,
+        };
+        let selected = prepared::select(&txn, &caller, sought);
         let ttl = match duration::parse(&query.dns.ttl) {
             Ok(ttl) if !query.dns.ttl.is_empty() => seconds(ttl),
             _ => self.settings.service_ttl.of(&wanted.service),

@@ -24,6 +24,7 @@ use legate_model::Tenancy;
 use legate_model::acl::Authorizer;
 use legate_runtime::{BoxError, CancellationToken, Clock, Spawner};
 use legate_store::Reader;
+use legate_wan::Wan;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream, UdpSocket};
 use tokio::sync::OwnedSemaphorePermit;
@@ -34,6 +35,7 @@ use crate::config::ServerConfig;
 use crate::config::dns::DnsSettings;
 use crate::net::{self, Admission};
 use crate::rates::Rates;
+use crate::wan;
 use answer::{Answer, Asker, Known, Resolver, Wanted};
 pub(crate) use current::CurrentDns;
 use question::{Names, Target};
@@ -70,17 +72,18 @@ pub(crate) struct Responder {
     config: Arc<ServerConfig>,
     settings: CurrentDns,
     rates: Rates,
+    wan: Option<Wan>,
 }
 
 /// The result of the first step.
 enum Begun {
     /// The response to send, if any.
     Done(Option<Vec<u8>>),
-    /// A recursor must be queried.
+    /// Others must be asked.
     Waits(Box<Waiting>),
 }
 
-/// A request that waits for recursors.
+/// A request that waits for others.
 struct Waiting {
     request: Request,
     bytes: Vec<u8>,
@@ -91,11 +94,13 @@ struct Waiting {
     _place: OwnedSemaphorePermit,
 }
 
-/// The queries for recursors.
+/// Who is asked for what this server does not know.
 enum Asks {
-    /// The request itself.
+    /// A server of another datacenter.
+    Datacenter(String),
+    /// Recursors, for the request itself.
     Request,
-    /// Host names in the answer.
+    /// Recursors, for host names in the answer.
     Hosts(Wanted),
 }
 
@@ -107,6 +112,7 @@ impl Responder {
         config: Arc<ServerConfig>,
         settings: CurrentDns,
         rates: Rates,
+        wan: Option<Wan>,
     ) -> Self {
         Self {
             store,
@@ -115,6 +121,7 @@ impl Responder {
             config,
             settings,
             rates,
+            wan,
         }
     }
 
@@ -170,6 +177,9 @@ impl Responder {
         let known = Known::new();
         let (answer, wanted) = self.resolve(&client, &request, &access, &settings, &known);
         let asks = match wanted {
+            _ if let Some(datacenter) = self.other_datacenter(&request, &client, &settings) => {
+                Asks::Datacenter(datacenter)
+            }
             _ if self.is_elsewhere(&request, &client, &settings, &answer) => Asks::Request,
             wanted if wanted.is_empty() => {
                 return Ok(Begun::Done(write(&request, &client, &settings, answer)));
@@ -191,7 +201,7 @@ impl Responder {
         })))
     }
 
-    /// Queries the recursors and completes the answer.
+    /// Asks the others and completes the answer.
     async fn finish(&self, waiting: Waiting) -> Option<Vec<u8>> {
         let Waiting {
             request,
@@ -203,6 +213,14 @@ impl Responder {
             _place,
         } = waiting;
         let answer = match asks {
+            Asks::Datacenter(datacenter) => {
+                if let Some(wan) = &self.wan
+                    && let Some(reply) = wan::ask_dns(wan, &datacenter, &client, bytes).await
+                {
+                    return Some(reply);
+                }
+                Answer::failed(ResponseCode::ServFail)
+            }
             Asks::Hosts(wanted) => {
                 let known = recursors::look_up(&settings, wanted).await;
                 self.resolve(&client, &request, &access, &settings, &known)
@@ -221,6 +239,23 @@ impl Responder {
             }
         };
         write(&request, &client, &settings, answer)
+    }
+
+    /// The other datacenter that a name is in.
+    fn other_datacenter(
+        &self,
+        request: &Request,
+        client: &Client,
+        settings: &DnsSettings,
+    ) -> Option<String> {
+        let (question, own) = (&request.question, self.names(&client.tenancy, settings));
+        let target = |names: Names<'_>| names.read(question.name(), question.query_type()).0;
+        let wan = self.wan.as_ref()?;
+        if target(own) != Target::Nothing {
+            return None;
+        }
+        let mut others = wan.datacenters().into_iter().skip(1);
+        others.find(|datacenter| target(Names { datacenter, ..own }).is_read())
     }
 
     /// Whether recursors must answer: names in other domains, and addresses that are not in the catalog.

@@ -17,7 +17,7 @@ use legate_wan::Wan;
 use serde_json::{Value, json};
 
 use super::call::{Call, visible};
-use super::near;
+use super::{forward, near};
 use crate::api_error::ApiError;
 use crate::own_node::OWN_SERVICE;
 use crate::registration::rights::{may_deregister, may_register};
@@ -25,15 +25,18 @@ use crate::registration::rights::{may_deregister, may_register};
 /// `PUT /v1/catalog/register`
 pub(super) async fn register(
     State(writer): State<Writer>,
+    State(wan): State<Option<Wan>>,
     mut call: Call,
 ) -> Result<Response, ApiError> {
     call.authorizer()?;
     let request: RegisterRequest = call.decode()?;
     request.validate()?;
+    if is_elsewhere(&call, &request.datacenter) {
+        return forward::write(&call, wan, &request.datacenter, "/v1/catalog/register").await;
+    }
     let (partition, namespace) = request.tenancy()?;
     call.settle(&partition, &namespace)?;
     let authorizer = call.authorizer()?;
-    refuse_datacenter(&call, &request.datacenter)?;
     if let Some(service) = &request.service {
         let local = &call.config.datacenter;
         let refused = service.proxy.refuse_other_datacenters(local);
@@ -58,28 +61,32 @@ fn registration(call: &Call, request: RegisterRequest) -> Registration {
     }
 }
 
+/// Whether a body names another datacenter.
+fn is_elsewhere(call: &Call, datacenter: &str) -> bool {
+    !datacenter.is_empty() && !datacenter.eq_ignore_ascii_case(&call.config.datacenter)
+}
+
 pub(super) fn refuse_datacenter(call: &Call, datacenter: &str) -> Result<(), ApiError> {
-    let local = &call.config.datacenter;
-    if datacenter.is_empty() || datacenter.eq_ignore_ascii_case(local) {
-        return Ok(());
+    match is_elsewhere(call, datacenter) {
+        true => Err(forward::no_path(&call.config.datacenter, datacenter)),
+        false => Ok(()),
     }
-    Err(ApiError::internal(format!(
-        "No path to datacenter {datacenter:?}: this server serves {local:?} only; leave \
-         Datacenter out, or ask a server of that datacenter"
-    )))
 }
 
 /// `PUT /v1/catalog/deregister`
 pub(super) async fn deregister(
     State(writer): State<Writer>,
+    State(wan): State<Option<Wan>>,
     mut call: Call,
 ) -> Result<Response, ApiError> {
     call.authorizer()?;
     let request: DeregisterRequest = call.decode()?;
     request.validate()?;
+    if is_elsewhere(&call, &request.datacenter) {
+        return forward::write(&call, wan, &request.datacenter, "/v1/catalog/deregister").await;
+    }
     call.settle(&request.partition, &request.namespace)?;
     let authorizer = call.authorizer()?;
-    refuse_datacenter(&call, &request.datacenter)?;
     let some = |id: String| Some(id).filter(|id| !id.is_empty());
     let what = Deregistration {
         node: request.node,

@@ -13,7 +13,7 @@ use axum::extract::ConnectInfo;
 use axum::response::{IntoResponse, Response};
 use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, join_all, ready};
-use http::{Method, Request};
+use http::{Method, Request, StatusCode};
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
@@ -35,6 +35,7 @@ use super::forward::{self, Forward};
 use super::guard::Guard;
 use crate::api_error::ApiError;
 use crate::net::{self, Admission, ApiLimit};
+use crate::wan::FOR_SERVERS;
 
 /// Timeout for receiving the head of a request.
 const HEADER_TIME: Duration = Duration::from_secs(10);
@@ -335,6 +336,10 @@ impl Service {
         client: Peer,
     ) -> BoxFuture<'static, Result<Response, Infallible>> {
         let here = client.transport == Transport::Server;
+        if !here && request.uri().path().starts_with(FOR_SERVERS) {
+            let refused = ApiError::new(StatusCode::FORBIDDEN, "Only other servers may ask this");
+            return ready(Ok(refused.into_response())).boxed();
+        }
         let forward = self.forward.as_ref().filter(|_| !here);
         match forward.and_then(|forward| Some((forward, forward.datacenter_of(request.uri())?))) {
             Some((forward, datacenter)) => forward.send(datacenter, request).map(Ok).boxed(),

@@ -3,14 +3,15 @@
 
 use axum::body::Body;
 use axum::response::{IntoResponse, Response};
+use bytes::Bytes;
 use http::header::{CONNECTION, HOST, HeaderName, HeaderValue, TE, TRANSFER_ENCODING, UPGRADE};
 use http::{Request, Uri, Version};
-use http_body_util::BodyExt;
+use http_body_util::{BodyExt, Full};
 use legate_model::acl::ANONYMOUS_SECRET;
 use legate_runtime::BoxError;
 use legate_wan::Wan;
 
-use super::call::token_in;
+use super::call::{Call, token_in};
 use super::params::Params;
 use crate::acl::Rights;
 use crate::api_error::ApiError;
@@ -32,6 +33,36 @@ const OF_CONNECTION: [HeaderName; 6] = [
     HeaderName::from_static("keep-alive"),
 ];
 const TOKEN: HeaderName = HeaderName::from_static("x-consul-token");
+
+/// The error for another datacenter if there is no port for servers.
+pub(super) fn no_path(local: &str, datacenter: &str) -> ApiError {
+    ApiError::internal(format!(
+        "No path to datacenter {datacenter:?}: this server serves {local:?} only; leave Datacenter out, or ask a server \
+         of that datacenter"
+    ))
+}
+
+/// Passes a write on whose body names another datacenter.
+pub(super) async fn write(
+    call: &Call,
+    wan: Option<Wan>,
+    datacenter: &str,
+    path: &str,
+) -> Result<Response, ApiError> {
+    let wan = wan.ok_or_else(|| no_path(&call.config.datacenter, datacenter))?;
+    let datacenter = datacenter.to_ascii_lowercase();
+    let invalid = |_| ApiError::bad_request(format!("Invalid datacenter {datacenter:?}"));
+    let (partition, namespace) = (&call.tenancy.partition, &call.tenancy.namespace);
+    let uri = format!("https://server.{datacenter}{path}?partition={partition}&ns={namespace}");
+    let body = Full::new(Bytes::copy_from_slice(call.body()));
+    let body = body.map_err(|never| match never {}).boxed_unsync();
+    let request = Request::put(uri).header(TOKEN, &call.token).body(body);
+    let answered = wan.request(&datacenter, request.map_err(invalid)?).await;
+    match answered {
+        Ok(response) => Ok(response.map(Body::new)),
+        Err(error) => Err(ApiError::internal(error.to_string())),
+    }
+}
 
 /// Gives a request of another datacenter without a token the anonymous one: the default token of this server is for its
 /// own clients.

@@ -19,6 +19,7 @@ mod discovery_chain;
 mod dry_run;
 mod events;
 mod exported;
+mod for_servers;
 mod forward;
 mod gateway_services;
 mod guard;
@@ -298,6 +299,11 @@ fn mesh_routes() -> Router<ApiState> {
         .merge(ca_routes())
         .route("/v1/agent/connect/authorize", authorize)
         .route("/v1/internal/service-virtual-ip", put(virtual_ips::assign))
+        .route("/v1/internal/legate/servers/dns", post(for_servers::dns))
+        .route(
+            "/v1/internal/legate/servers/query",
+            post(for_servers::query),
+        )
         .route("/v1/internal/legate/status", get(status::own))
         .route("/v1/internal/legate/proxies", get(proxies::list))
         .route("/v1/internal/legate/proxy/{node}/{id}", get(proxies::get))

@@ -10,16 +10,18 @@ use axum::extract::{ConnectInfo, Path, State};
 use axum::response::Response;
 use http::{HeaderMap, StatusCode};
 use legate_model::acl::{Access, Authorizer, Resource};
-use legate_model::{
-    CheckServiceNode, InvalidQuery, PreparedQuery, QueryDns, TenancyName, UnusableQuery,
-};
+use legate_model::{InvalidQuery, PreparedQuery, QueryDns, QueryPlace, TenancyName, UnusableQuery};
+use legate_runtime::BoxError;
 use legate_store::{ReadTxn, Writer};
+use legate_wan::Wan;
 use serde::Serialize;
+use serde_json::Value;
 use uuid::Uuid;
 
 use super::call::{Call, visible};
 use crate::api_error::ApiError;
 use crate::prepared;
+use crate::wan::{self, Found};
 
 const EXECUTE: &str = "/execute";
 const EXPLAIN: &str = "/explain";
@@ -59,12 +61,13 @@ pub(super) async fn list(call: Call) -> Result<Response, ApiError> {
 /// `GET /v1/query/:id`, `GET /v1/query/:id-or-name/execute` and `…/explain`.
 pub(super) async fn specific(
     Path(rest): Path<String>,
+    State(wan): State<Option<Wan>>,
     ConnectInfo(client): ConnectInfo<SocketAddr>,
     headers: HeaderMap,
     call: Call,
 ) -> Result<Response, ApiError> {
     if let Some(name) = rest.strip_suffix(EXECUTE) {
-        execute(&call, name, source(&headers, client))
+        execute(&call, name, source(&headers, client), wan.as_ref()).await
     } else if let Some(name) = rest.strip_suffix(EXPLAIN) {
         explain(&call, name)
     } else {
@@ -135,7 +138,7 @@ struct Executed<'a> {
     service: &'a str,
     #[serde(skip_serializing_if = "TenancyName::is_empty")]
     namespace: &'a TenancyName,
-    nodes: Vec<CheckServiceNode>,
+    nodes: Vec<Value>,
     #[serde(rename = "DNS")]
     dns: &'a QueryDns,
     datacenter: &'a str,
@@ -181,45 +184,88 @@ impl About {
     }
 }
 
-fn execute(call: &Call, name: &str, source: IpAddr) -> Result<Response, ApiError> {
+async fn execute(
+    call: &Call,
+    name: &str,
+    source: IpAddr,
+    wan: Option<&Wan>,
+) -> Result<Response, ApiError> {
     call.refuse_filter()?;
     let limit = limit(call)?;
     let connect = connect(call)?;
-    let state = call.reader.state();
-    let txn = state.read();
-    let query = find(&txn, name)?;
-    let authorizer = match query.token.is_empty() {
-        true => call.authorizer()?,
-        false => call.authorizer_of(&query.token)?,
+    let query = find(&call.reader.state().read(), name)?;
+    let (authorizer, token) = match query.token.is_empty() {
+        true => (call.authorizer()?, call.token.as_str()),
+        false => (call.authorizer_of(&query.token)?, query.token.expose()),
     };
     let of_caller = call.params.get("near").filter(|near| !near.is_empty());
-    let near = of_caller.unwrap_or(&query.service.near);
     let caller = prepared::Caller {
         authorizer: &authorizer,
         node: &call.config.node_name,
         source: Some(source),
     };
     let wanted = &query.service;
-    let selected = prepared::select(&txn, &caller, wanted, wanted.connect || connect, near);
-    let prepared::Selected {
-        mut nodes,
-        filtered,
-        failovers,
-        namespace,
-        ..
-    } = selected;
+    let sought = prepared::Sought {
+        wanted,
+        connect: wanted.connect || connect,
+        near: of_caller.unwrap_or(&wanted.near),
+    };
+    let nearest = wan.map_or_else(Vec::new, |wan| wan.datacenters().split_off(1));
+    let own = call.config.datacenter.as_str();
+    let (mut nodes, mut filtered, mut last) = (Vec::new(), false, None);
+    let places = wanted.everywhere(&nearest);
+    for (failovers, place) in places.iter().enumerate() {
+        let found = match place.datacenter.zip(wan) {
+            Some((datacenter, wan)) => wan::select(wan, datacenter, token, sought, *place).await,
+            None => here(call, &caller, sought, *place),
+        };
+        last = Some((failovers, place));
+        match found {
+            Ok(found) => {
+                nodes = found.nodes;
+                filtered |= found.filtered;
+            }
+            // As in Consul: the next one may have instances.
+            Err(error) => {
+                let datacenter = place.datacenter.unwrap_or(own);
+                tracing::warn!(%error, datacenter, query = name, "a prepared query cannot fail over");
+            }
+        }
+        if !nodes.is_empty() {
+            break;
+        }
+    }
+    let Some((failovers, place)) = last else {
+        return Err(ApiError::internal("The query looks nowhere"));
+    };
     nodes.truncate(limit);
     let executed = Executed {
         service: &wanted.service,
-        namespace: &namespace,
+        namespace: place.namespace,
         nodes,
         dns: &query.dns,
-        datacenter: &call.config.datacenter,
+        datacenter: place.datacenter.unwrap_or(own),
         peer_name: "",
         failovers,
         about: About::of(call, filtered)?,
     };
     call.answer(NO_INDEX, &executed, filtered)
+}
+
+/// The instances in a partition and namespace of this datacenter.
+fn here(
+    call: &Call,
+    caller: &prepared::Caller<'_>,
+    sought: prepared::Sought<'_>,
+    place: QueryPlace<'_>,
+) -> Result<Found, BoxError> {
+    let state = call.reader.state();
+    let selected = prepared::select_at(&state.read(), caller, sought, place);
+    let nodes = selected.nodes.iter().map(serde_json::to_value);
+    Ok(Found {
+        nodes: nodes.collect::<Result<_, _>>()?,
+        filtered: selected.filtered,
+    })
 }
 
 fn explain(call: &Call, name: &str) -> Result<Response, ApiError> {

@@ -21,6 +21,7 @@ use super::snapshot::Snapshots;
 use crate::acl::Logins;
 use crate::agent::Agent;
 use crate::config::ServerConfig;
+use crate::dns::Responder;
 use crate::handles::Handles;
 use crate::problems::Problems;
 
@@ -80,6 +81,7 @@ handles! {
     Proxies: |state| state.handles.proxies.clone();
     Option<Wan>: |state| state.handles.wan.clone();
     Problems: |state| state.handles.problems.clone();
+    Responder: |state| state.handles.responder();
     Registry: |state| state.handles.registry.clone();
     CancellationToken: |state| state.handles.spawner.token();
 }

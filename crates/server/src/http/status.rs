@@ -4,12 +4,14 @@ use std::net::SocketAddr;
 
 use axum::extract::State;
 use axum::response::Response;
+use legate_wan::Wan;
 use serde_json::json;
 
 use super::call::Call;
 use crate::api_error::ApiError;
 use crate::config::ServerConfig;
 use crate::problems::Problems;
+use crate::wan;
 
 /// `GET /v1/status/leader`
 pub(super) async fn leader(call: Call) -> Result<Response, ApiError> {
@@ -21,19 +23,21 @@ pub(super) async fn peers(call: Call) -> Result<Response, ApiError> {
     call.json(&[address(&call.config).to_string()])
 }
 
-/// The advertised address, with the port of the first enabled API.
-/// `GET /v1/internal/legate/status`: what does not work at present and is retried.
+/// `GET /v1/internal/legate/status`: what does not work at present and is retried, and the other datacenters.
 pub(super) async fn own(
     State(problems): State<Problems>,
+    State(wan): State<Option<Wan>>,
     call: Call,
 ) -> Result<Response, ApiError> {
     let node = &call.config.node_name;
     if !call.authorizer()?.agent_read(node) {
         return Err(ApiError::denied("agent:read", node));
     }
-    call.json(&json!({ "Problems": problems.all() }))
+    let datacenters = wan.as_ref().map(wan::datacenters).unwrap_or_default();
+    call.json(&json!({ "Problems": problems.all(), "Datacenters": datacenters }))
 }
 
+/// The advertised address, with the port of the first enabled API.
 pub(super) fn address(config: &ServerConfig) -> SocketAddr {
     let grpc = config.grpc.or(config.grpc_tls);
     let first = grpc.or(config.http).or(config.https);

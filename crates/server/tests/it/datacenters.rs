@@ -3,12 +3,14 @@
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
+use hickory_proto::op::ResponseCode;
 use http::{Method, StatusCode};
 use legate_model::Secret;
 use legate_server::{AclConfig, AgentFiles, ServerConfig, WanSettings};
 use legate_testkit::certs::{CertFiles, TestCa};
 use serde_json::json;
 
+use crate::dns::{over_udp, question};
 use crate::http_client::{Client, start};
 use crate::running::Running;
 
@@ -77,6 +79,14 @@ async fn requests_are_answered_by_the_datacenter_that_they_name() {
     assert_eq!(read.json()[0]["Flags"], json!(7));
     let nodes = client.get("/v1/catalog/nodes?dc=dc2").await.json();
     assert_eq!(nodes[0]["Node"], json!("node-dc2"));
+    let named = json!({"Node": "n", "Address": "10.0.0.1", "Datacenter": "dc2"});
+    client.write("/v1/catalog/register", &named).await;
+    assert_eq!(
+        other.get("/v1/catalog/node/n").await.json()["Node"]["Datacenter"],
+        json!("dc2")
+    );
+    client.write("/v1/catalog/deregister", &named).await;
+    assert_eq!(other.get("/v1/catalog/node/n").await.json(), json!(null));
     // Errors of the other datacenter are answered as they are.
     assert_eq!(
         client.get("/v1/kv/b?dc=dc2").await.status,
@@ -127,6 +137,11 @@ async fn members_of_all_datacenters_are_listed_and_removed() {
     let local = client.get("/v1/agent/members").await.json();
     assert_eq!(local.as_array().map(Vec::len), Some(1));
 
+    let seen = client.get("/v1/internal/legate/status").await.json()["Datacenters"].clone();
+    assert_eq!(
+        (&seen[0]["Name"], &seen[0]["Servers"], &seen[0]["Alive"]),
+        (&json!("dc2"), &json!(1), &json!(1))
+    );
     let two_at = two.servers_addr().unwrap();
     two.stop(PATIENCE).await.unwrap();
     let gone = client.get("/v1/kv/a?dc=dc2").await;
@@ -180,6 +195,100 @@ async fn the_owner_authorizes_and_its_default_token_is_not_for_others() {
     assert_eq!(denied.status, StatusCode::FORBIDDEN, "{}", denied.text());
     let allowed = put(client.with_token("5c8e9a0e-8d0e-4a57-9f1e-2f3a3c1f5b11")).await;
     assert_eq!(allowed.json(), json!(true));
+    one.stop(PATIENCE).await.unwrap();
+    two.stop(PATIENCE).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn names_of_other_datacenters_are_answered_there() {
+    let ca = TestCa::new();
+    let with_dns = |config: &mut ServerConfig| {
+        of_datacenter(&ca, "dc1")(config);
+        config.dns = Some(SocketAddr::from(([127, 0, 0, 1], 0)));
+    };
+    let (one, client) = start(with_dns).await;
+    let (two, other) = start(of_datacenter(&ca, "dc2")).await;
+    let web = json!({
+        "Node": "n", "Address": "10.2.0.7", "Service": {"Service": "web", "Tags": ["v1"], "Port": 80},
+    });
+    other.write("/v1/catalog/register", &web).await;
+    let query = json!({"Name": "geo", "Service": {"Service": "web"}});
+    let created = other
+        .send(Method::POST, "/v1/query", &query.to_string())
+        .await;
+    assert_eq!(created.status, StatusCode::OK);
+    let at = one.dns_addr().unwrap();
+    let ask = |name: &'static str| async move { over_udp(at, &question(name, None)).await };
+    let name = "web.service.dc2.consul.";
+    assert_eq!(
+        ask(name).await.metadata.response_code,
+        ResponseCode::NXDomain
+    );
+    join(&client, &two).await;
+    for name in [
+        name,
+        "v1.web.service.dc2.dc.consul.",
+        "geo.query.dc2.consul.",
+        "n.node.dc2.consul.",
+    ] {
+        let answer = ask(name).await;
+        let found: Vec<_> = answer
+            .answers
+            .iter()
+            .map(|record| record.data.to_string())
+            .collect();
+        assert_eq!(found, ["10.2.0.7"], "{name}");
+        assert!(answer.metadata.authoritative, "{name}");
+    }
+    for name in ["web.service.dc3.consul.", "db.service.dc2.consul."] {
+        assert_eq!(
+            ask(name).await.metadata.response_code,
+            ResponseCode::NXDomain,
+            "{name}"
+        );
+    }
+    // Only servers ask like this.
+    let path = "/v1/internal/legate/servers/dns";
+    let refused = client.send(Method::POST, path, "").await;
+    assert_eq!(refused.status, StatusCode::FORBIDDEN, "{}", refused.text());
+    two.stop(PATIENCE).await.unwrap();
+    assert_eq!(
+        ask(name).await.metadata.response_code,
+        ResponseCode::ServFail
+    );
+    one.stop(PATIENCE).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn prepared_queries_fail_over_to_other_datacenters() {
+    let ca = TestCa::new();
+    let (one, client) = start(of_datacenter(&ca, "dc1")).await;
+    let (two, other) = start(of_datacenter(&ca, "dc2")).await;
+    join(&client, &two).await;
+    let web =
+        |node: &str| json!({"Node": node, "Address": "10.0.0.7", "Service": {"Service": "web"}});
+    other.write("/v1/catalog/register", &web("there")).await;
+    let query = json!({
+        "Name": "geo", "Service": {"Service": "web", "Failover": {"Datacenters": ["dc3", "dc2"]}},
+    });
+    let created = client
+        .send(Method::POST, "/v1/query", &query.to_string())
+        .await;
+    assert_eq!(created.status, StatusCode::OK);
+    let execute = || async { client.get("/v1/query/geo/execute").await.json() };
+    let found = execute().await;
+    assert_eq!(
+        (&found["Datacenter"], &found["Failovers"]),
+        (&json!("dc2"), &json!(1))
+    );
+    assert_eq!(found["Nodes"][0]["Node"]["Node"], json!("there"));
+    client.write("/v1/catalog/register", &web("here")).await;
+    let found = execute().await;
+    assert_eq!(
+        (&found["Datacenter"], &found["Failovers"]),
+        (&json!("dc1"), &json!(0))
+    );
+    assert_eq!(found["Nodes"][0]["Node"]["Node"], json!("here"));
     one.stop(PATIENCE).await.unwrap();
     two.stop(PATIENCE).await.unwrap();
 }

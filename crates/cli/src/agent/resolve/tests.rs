@@ -498,3 +498,47 @@ fn the_pages_name_every_key() {
         );
     }
 }
+
+#[test]
+fn servers_of_other_datacenters() {
+    let tls = r#"
+        tls {
+          defaults { ca_file = "ca.pem" cert_file = "a.pem" key_file = "b.pem" }
+          internal_rpc { cert_file = "c.pem" key_file = "d.pem" verify_incoming = true tls_min_version = "TLSv1_3" }
+        }
+    "#;
+    assert!(
+        config(&["-dev"], &[]).wan.is_none(),
+        "there is no certificate"
+    );
+    let none = [("a.hcl", tls), ("b.hcl", "ports { server = -1 }")];
+    assert!(config(&["-dev"], &none).wan.is_none());
+    let wan = config(&["-dev"], &[("a.hcl", tls)]).wan.unwrap();
+    assert_eq!(wan.listen.to_string(), "127.0.0.1:8300");
+    assert_eq!(wan.files.authorities, [PathBuf::from("ca.pem")]);
+    assert_eq!(wan.files.certificate, PathBuf::from("c.pem"));
+    assert!(wan.files.only_newest && wan.join.is_empty());
+
+    let more = r#"
+        bind_addr = "10.0.0.5" advertise_addr_wan = "192.0.2.5" ports { server = 9300 }
+        retry_join_wan = ["dc1.example.com"] retry_interval_wan = "5s"
+    "#;
+    let flags = ["-dev", "-retry-join-wan=192.0.2.7", "-retry-max-wan=3"];
+    let server = config(&flags, &[("a.hcl", tls), ("b.hcl", more)]);
+    let wan = server.wan.unwrap();
+    assert_eq!(wan.listen.to_string(), "10.0.0.5:9300");
+    assert_eq!(wan.advertise.to_string(), "192.0.2.5");
+    assert_eq!(wan.join, ["dc1.example.com", "192.0.2.7"]);
+    assert_eq!(
+        (wan.retry_interval, wan.retry_max),
+        (Duration::from_secs(5), 3)
+    );
+    let tagged = &server.agent.tagged_addresses;
+    assert_eq!(
+        [&tagged["wan"], &tagged["wan_ipv4"]],
+        ["192.0.2.5", "192.0.2.5"]
+    );
+
+    let cloud = format!("{tls} retry_join_wan = [\"provider=aws tag_key=x\"]");
+    assert!(refused(&[("a.hcl", &cloud)]).contains("clouds are not asked for servers"));
+}
