@@ -625,10 +625,16 @@ impl Machine {
     fn fence_stored(&mut self, part: Arc<Part>, stored: Result<(), NotCommitted>) {
         match stored {
             Ok(()) => {
-                self.committed = part.id;
-                self.remember(part);
                 self.fence = false;
-                self.discard(0);
+                let first = self.chain.front();
+                if first.is_some_and(|first| first.part.id == part.id) {
+                    // Another server leads since then, and has continued the fence.
+                    self.publish(1);
+                } else {
+                    self.committed = part.id;
+                    self.remember(part);
+                    self.discard(0);
+                }
             }
             Err(NotCommitted::Lost) => self.behind = true,
             Err(NotCommitted::Unavailable(error) | NotCommitted::TooLarge(error)) => {

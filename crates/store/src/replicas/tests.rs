@@ -577,6 +577,66 @@ proptest! {
     }
 }
 
+/// A leader makes a fence and loses the lease. The next leader sees the fence and continues it, with a part of the first
+/// one, which gets the answer to its fence only then.
+#[test]
+fn a_late_answer_to_a_fence_does_not_repeat_what_continues_it() {
+    use Step::{Answer, Arrive, Deliver, Elect, Left, Notice, Submit, Wait, Watch};
+    let steps = [
+        Notice(21),
+        Submit(0, 1),
+        Notice(17),
+        Left(0),
+        Submit(32, 1),
+        Answer(0),
+        Submit(44, 1),
+        Left(0),
+        Watch(0),
+        Notice(28),
+        Elect(0),
+        Submit(40, 1),
+        Submit(1, 1),
+        Wait(600),
+        Wait(600),
+        Arrive(19),
+        Left(0),
+        Answer(16),
+        Submit(1, 1),
+        Submit(40, 2),
+        Elect(31),
+        Deliver(5),
+        Arrive(0),
+        Deliver(29),
+        Deliver(1),
+        Deliver(0),
+        Deliver(0),
+        Notice(46),
+        Answer(0),
+        Answer(1),
+        Arrive(2),
+        Watch(28),
+        Watch(16),
+        Arrive(0),
+        Notice(3),
+        Elect(0),
+        Deliver(0),
+        Deliver(0),
+        Deliver(0),
+        Submit(24, 1),
+        Deliver(0),
+        Deliver(0),
+        Arrive(11),
+        Deliver(0),
+        Answer(1),
+        Submit(0, 1),
+    ];
+    let mut world = World::new();
+    for step in steps {
+        world.step(step);
+    }
+    world.check();
+}
+
 /// A world whose servers follow the first one.
 fn settled() -> World {
     let mut world = World::new();
