@@ -494,7 +494,7 @@ async fn unsupported_settings_end_it_with_file_and_key() {
     let directory = tempfile::tempdir().unwrap();
     std::fs::write(
         directory.path().join("a.json"),
-        r#"{"retry_join_wan": ["x"]}"#,
+        r#"{"primary_gateways": ["x"]}"#,
     )
     .unwrap();
     let output = command(&["-dev"], directory.path()).output();
@@ -502,7 +502,7 @@ async fn unsupported_settings_end_it_with_file_and_key() {
     assert_eq!(output.status.code(), Some(1));
     let text = String::from_utf8(output.stderr).unwrap();
     assert!(
-        text.contains("a.json: retry_join_wan is not supported"),
+        text.contains("a.json: primary_gateways is not supported"),
         "{text}"
     );
 }
