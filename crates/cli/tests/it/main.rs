@@ -9,5 +9,6 @@ mod agent;
 mod commands;
 mod config;
 mod corpus;
+mod datacenters;
 mod gateways;
 mod proxies;
