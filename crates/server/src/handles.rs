@@ -93,14 +93,14 @@ impl Handles {
     pub(crate) fn responder(&self) -> Responder {
         let (clock, config) = (self.clock.clone(), Arc::clone(&self.config));
         let (settings, rates) = (self.dns.clone(), self.rates.clone());
-        Responder::new(
+        let responder = Responder::new(
             self.store.reader(),
             self.rights(),
             clock,
             config,
             settings,
             rates,
-            self.wan.clone(),
-        )
+        );
+        responder.with_wan(self.wan.clone())
     }
 }

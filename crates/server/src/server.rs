@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use legate_ca::{Ca, CaManager, ServiceLeaves};
+use legate_ca::{Ca, CaManager, LeafStore, ServiceLeaves};
 use legate_checks::{Reports, Runner};
 use legate_model::ServiceInstance;
 use legate_proxycfg::{Manager, ManagerConfig, ProxyId};
@@ -92,6 +92,11 @@ fn manager_config(config: &ServerConfig) -> ManagerConfig {
     }
 }
 
+fn manager(config: &ServerConfig, store: &Store, leaves: &LeafStore, scope: &Scope) -> Manager {
+    let settings = manager_config(config);
+    Manager::new(store.reader(), leaves.clone(), scope.spawner(), settings)
+}
+
 /// Starts the health checks of this node. Returns the handle that reports results of TTL checks.
 fn run_checks(config: &ServerConfig, store: &Store, scope: &Scope) -> Reports {
     let (reader, writer) = (store.reader(), store.writer());
@@ -121,9 +126,8 @@ impl Server {
             ..listening.with_addresses(config)
         });
         let audit = Audit::open(&config.audit, &clock)?;
-        let registry = Registry::new();
+        let (registry, scope) = (Registry::new(), Scope::new("server"));
         let rates = Rates::new(config.request_limits, &registry)?;
-        let scope = Scope::new("server");
         let lost = telemetry::lost_counter(&registry)?;
         let traces = telemetry::start(&config, &clock, &registry, lost, &scope)?;
         // The store has its own scope: requests write to it until the last one is answered.
@@ -139,8 +143,7 @@ impl Server {
         let problems = Problems::new(clock.clone());
         let seeded = seed_now(&config, &store, &clock).await?;
         let wan = wan::new(&config, &store, &clock, scope.spawner())?;
-        let settings = manager_config(&config);
-        let manager = Manager::new(store.reader(), leaves.clone(), scope.spawner(), settings);
+        let manager = manager(&config, &store, &leaves, &scope);
         let reports = run_checks(&config, &store, &scope);
         let tokens = Arc::new(agent_tokens(&config)?);
         let dns = CurrentDns::new(config.dns_settings.clone());

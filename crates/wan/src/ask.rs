@@ -47,7 +47,7 @@ impl Wan {
     pub(crate) async fn ask(&self) {
         let free = Arc::new(Semaphore::new(AT_A_TIME));
         loop {
-            let due = self.membership().due(Instant::now().into_std());
+            let due = self.membership().due(Instant::now());
             for question in due {
                 let Ok(permit) = Arc::clone(&free).acquire_owned().await else {
                     return;
@@ -64,7 +64,7 @@ impl Wan {
             let next = self.membership().next();
             let wait = async {
                 match next {
-                    Some(at) => sleep_until(at.into()).await,
+                    Some(at) => sleep_until(at).await,
                     None => std::future::pending().await,
                 }
             };
@@ -85,7 +85,7 @@ impl Wan {
     async fn ask_one(&self, question: Question) {
         let Question { to, address } = question;
         let told = self.tell(&to, address).await;
-        let now = Instant::now().into_std();
+        let now = Instant::now();
         let mut membership = self.membership();
         match told {
             Ok((round_trip, list)) if list.first().is_some_and(|own| own.name() == to) => {
@@ -137,7 +137,7 @@ impl Wan {
         let (round_trip, list) = self.talk(&mut stream, &datacenter).await?;
         let name = list.first().map(Description::name);
         let name = name.ok_or(io::ErrorKind::InvalidData)?;
-        let now = Instant::now().into_std();
+        let now = Instant::now();
         let mut membership = self.membership();
         if name != membership.own().name() {
             membership.take(list.clone(), now);

@@ -1,8 +1,8 @@
 //! Servers of several datacenters: who they are, whether they answer, and requests between them.
 //!
 //! Each server has a port for servers. A connection is mutual TLS with the certificates of servers, and its ALPN
-//! name is one of two: servers tell each other which servers they know ([`membership`], the protocol without IO), or
-//! one asks another one for what it would answer itself, over HTTP/2 ([`links`], [`port`]).
+//! name is one of two: servers tell each other which servers they know (`membership`, the protocol without IO), or
+//! one asks another one for what it would answer itself, over HTTP/2 (`links`, `port`).
 //!
 //! What a request means is not known here: the HTTP API of a server is what it answers to others.
 
@@ -233,7 +233,7 @@ impl Wan {
     /// Declares that a server has left; a server that runs contradicts. `prune` hides it. Returns whether there is
     /// such a server.
     pub fn force_leave(&self, name: &ServerName, prune: bool) -> bool {
-        let now = Instant::now().into_std();
+        let now = Instant::now();
         self.membership().force_leave(name, prune, now)
     }
 
@@ -315,7 +315,7 @@ impl Wan {
 
     /// Takes what another server tells, and returns what this one knows.
     pub(crate) fn take(&self, list: Vec<Description>) -> Vec<Description> {
-        let now = Instant::now().into_std();
+        let now = Instant::now();
         let mut membership = self.membership();
         membership.take(list, now);
         self.0.changed.notify_one();

@@ -11,10 +11,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use legate_model::name::{InvalidName, validate_datacenter, validate_node_name};
 use serde::{Deserialize, Serialize};
+use tokio::time::Instant;
 
 /// The time between two questions to a server that answers.
 pub(crate) const INTERVAL: Duration = Duration::from_secs(5);

@@ -112,7 +112,6 @@ impl Responder {
         config: Arc<ServerConfig>,
         settings: CurrentDns,
         rates: Rates,
-        wan: Option<Wan>,
     ) -> Self {
         Self {
             store,
@@ -121,8 +120,14 @@ impl Responder {
             config,
             settings,
             rates,
-            wan,
+            wan: None,
         }
+    }
+
+    /// Passes names of other datacenters on to them.
+    #[must_use]
+    pub(crate) fn with_wan(self, wan: Option<Wan>) -> Self {
+        Self { wan, ..self }
     }
 
     /// Answers one request.

@@ -102,14 +102,11 @@ async fn requests_are_answered_by_the_datacenter_that_they_name() {
 
     // A blocking query waits there, and wakes once.
     let path = format!("/v1/kv/a?dc=dc2&index={}&wait=60s", read.index());
-    let waits = tokio::spawn({
-        let client = client.clone();
-        async move { client.get(&path).await }
-    });
-    tokio::time::sleep(Duration::from_millis(100)).await;
-    assert!(!waits.is_finished());
-    other.send(Method::PUT, "/v1/kv/a", "newer").await.json();
-    let woken = waits.await.unwrap();
+    let write = async {
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        other.send(Method::PUT, "/v1/kv/a", "newer").await.json()
+    };
+    let (woken, _) = tokio::join!(client.get(&path), write);
     assert!(woken.index() > read.index());
     assert_eq!(woken.json()[0]["Value"], json!("bmV3ZXI="));
 
