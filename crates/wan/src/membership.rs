@@ -27,6 +27,9 @@ pub(crate) const FAILURES: u32 = 3;
 pub(crate) const REMEMBERED: Duration = Duration::from_hours(72);
 /// The largest number of servers. Further ones are not taken.
 pub(crate) const MOST: usize = 512;
+/// The highest incarnation, so that a server can always raise its own. In milliseconds since 1970, as they begin, it is
+/// many thousand years away.
+const HIGHEST: u64 = 1 << 53;
 /// The largest number of tags of a server, and of characters in a tag with its value.
 const TAGS: (usize, usize) = (32, 256);
 
@@ -64,6 +67,8 @@ pub(crate) enum Refused {
     Name(#[from] InvalidName),
     #[error("{name} has too many or too long tags")]
     Tags { name: String },
+    #[error("{name} has the incarnation {incarnation}, which is too high")]
+    Incarnation { name: String, incarnation: u64 },
     #[error("{name} cannot be reached at {address}")]
     Address { name: String, address: IpAddr },
 }
@@ -89,6 +94,12 @@ impl Description {
         let too_long = |(tag, value): (&String, &String)| tag.len() + value.len() > longest;
         if self.tags.len() > most || self.tags.iter().any(too_long) {
             return Err(Refused::Tags { name: name() });
+        }
+        if self.incarnation >= HIGHEST {
+            return Err(Refused::Incarnation {
+                name: name(),
+                incarnation: self.incarnation,
+            });
         }
         let address = self.address.ip();
         if address.is_unspecified() || address.is_multicast() || self.address.port() == 0 {

@@ -250,6 +250,13 @@ fn hostile_lists_are_bounded() {
         vec![
             bad(|it| it.node = "../x".to_owned()),
             bad(|it| it.datacenter = String::new()),
+            bad(|it| it.incarnation = u64::MAX),
+            // Nor is it believed of this server, which could not contradict.
+            Description {
+                incarnation: u64::MAX,
+                left: true,
+                ..description(0, 0, 1)
+            },
             bad(|it| it.address.set_port(0)),
             bad(|it| it.address.set_ip([0, 0, 0, 0].into())),
             bad(|it| drop(it.tags.insert("a".to_owned(), "x".repeat(300)))),
@@ -259,6 +266,7 @@ fn hostile_lists_are_bounded() {
     );
     assert_eq!(own.members().len(), count);
     assert_eq!(own.datacenters(), ["dc0", "dc1"]);
+    assert_eq!(own.own().incarnation, 1);
 }
 
 #[test]
