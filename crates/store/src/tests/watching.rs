@@ -251,6 +251,51 @@ fn a_shared_result_is_computed_once_and_again_after_a_change() {
 }
 
 #[test]
+fn a_shared_result_with_other_inputs_follows_these() {
+    let store = Store::new();
+    let watchers = || store.state().queries.registry.watchers();
+    let read = |name: &'static str| {
+        let state = store.state();
+        let txn = state.read();
+        let value = txn.shared(name, "", |txn| match txn.service("switch").is_empty() {
+            true => txn.service("web").len(),
+            false => txn.service("api").len() + txn.services().len(),
+        });
+        (value, store.watch(&txn.into_reads()))
+    };
+    let put = |name: &str| {
+        let instance = instance(name, name);
+        apply(&store, register(node("n"), Some(instance), vec![]))
+    };
+    let remove = |name: &str| apply(&store, deregister("n", Some(name), None));
+
+    let (held, mut watch) = read("again");
+    put("switch");
+    assert!(woken(&mut watch));
+    drop(watch);
+    let (_, mut watch) = read("again");
+    put("web");
+    put("api");
+    assert!(woken(&mut watch), "services are an input now");
+    drop(watch);
+    let (_, mut watch) = read("again");
+    remove("switch");
+    assert!(woken(&mut watch));
+    drop(watch);
+    drop(read("again"));
+    let of_one = watchers();
+    let first = read("computed for the first time");
+    drop(first.1);
+    assert_eq!(watchers(), 2 * of_one, "both have the same inputs");
+    let (_, mut watch) = read("again");
+    remove("api");
+    assert!(!woken(&mut watch), "it is no input any more");
+    remove("web");
+    assert!(woken(&mut watch));
+    assert_eq!((*held, *read("again").0), (0, 0));
+}
+
+#[test]
 fn a_reader_that_is_behind_sees_its_own_state() {
     let store = Store::new();
     let old = store.state();
