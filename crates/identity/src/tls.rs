@@ -3,6 +3,9 @@
 //! Files are read once, when a configuration is built. The crypto provider is passed explicitly; no
 //! process-wide default is required or set.
 
+#[macro_use]
+mod signatures;
+
 mod agents;
 mod error;
 mod insecure;
@@ -19,13 +22,16 @@ use rustls::client::danger::ServerCertVerifier;
 use rustls::crypto::CryptoProvider;
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::server::{ResolvesServerCert, WebPkiClientVerifier};
-use rustls::{ClientConfig, RootCertStore, ServerConfig};
+use rustls::{ClientConfig, RootCertStore, ServerConfig, SupportedProtocolVersion};
 
 pub use self::agents::{AgentFiles, AgentTls};
 pub use self::error::TlsError;
 use self::named::NamedVerifier;
 use self::pem::Source;
 pub use self::shared_key::{SharedKeyTls, shared_key};
+
+/// TLS 1.3.
+static ONLY_NEWEST: &[&SupportedProtocolVersion] = &[&rustls::version::TLS13];
 
 /// The ALPN name of HTTP/2.
 const H2: &[u8] = b"h2";
@@ -226,6 +232,23 @@ pub struct ServerPolicy {
     pub cipher_suites: Vec<String>,
 }
 
+impl ServerPolicy {
+    fn roots(&self) -> Result<RootCertStore, TlsError> {
+        let mut roots = RootCertStore::empty();
+        for path in &self.client_authorities {
+            roots.extend(trust::from_path(path)?.store.roots);
+        }
+        Ok(roots)
+    }
+
+    fn versions(&self) -> &'static [&'static SupportedProtocolVersion] {
+        match self.only_newest {
+            true => ONLY_NEWEST,
+            false => rustls::ALL_VERSIONS,
+        }
+    }
+}
+
 /// Returns a server configuration with the same certificates and these restrictions.
 ///
 /// # Errors
@@ -233,22 +256,14 @@ pub struct ServerPolicy {
 /// [`TlsError`] names the unusable file or cipher suite.
 pub fn restricted(config: &ServerConfig, policy: &ServerPolicy) -> Result<ServerConfig, TlsError> {
     let provider = Arc::new(with_suites(&policy.cipher_suites)?);
-    let versions: &[_] = match policy.only_newest {
-        true => &[&rustls::version::TLS13],
-        false => rustls::ALL_VERSIONS,
-    };
     let builder = ServerConfig::builder_with_provider(provider)
-        .with_protocol_versions(versions)
+        .with_protocol_versions(policy.versions())
         .map_err(TlsError::Library)?;
     let builder = if policy.client_authorities.is_empty() {
         builder.with_no_client_auth()
     } else {
-        let mut roots = RootCertStore::empty();
-        for path in &policy.client_authorities {
-            roots.extend(trust::from_path(path)?.store.roots);
-        }
-        let verifier =
-            WebPkiClientVerifier::builder_with_provider(Arc::new(roots), self::provider()).build();
+        let roots = Arc::new(policy.roots()?);
+        let verifier = WebPkiClientVerifier::builder_with_provider(roots, self::provider()).build();
         let verifier = verifier.map_err(|error| TlsError::BadCertificate {
             origin: "the file of the clients' authorities".to_owned(),
             reason: error.to_string(),

@@ -84,7 +84,7 @@ pub use peering::{
 };
 pub use prepared_query::{
     InvalidQuery, MAX_QUERY_NAME, PreparedQuery, QueryDns, QueryFailover, QueryFailoverTarget,
-    QueryPlace, QueryTemplate, ServiceQuery, TemplateError, UnusableQuery, put_node_first,
+    QueryScope, QueryTemplate, ServiceQuery, TemplateError, UnusableQuery, put_node_first,
 };
 pub use protocol::{Protocol, UnknownProtocol};
 pub use proxy::{

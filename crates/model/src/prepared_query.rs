@@ -13,7 +13,7 @@ use crate::duration::GoDuration;
 use crate::secret::Secret;
 
 pub use service_query::{
-    QueryFailover, QueryFailoverTarget, QueryPlace, ServiceQuery, put_node_first,
+    QueryFailover, QueryFailoverTarget, QueryScope, ServiceQuery, put_node_first,
 };
 pub use template::{QueryTemplate, TemplateError};
 

@@ -68,8 +68,8 @@ fn instances(txn: &ReadTxn<'_>, query: &str) -> Arc<Instances> {
         };
         let wanted = &query.service;
         let mut all = Vec::new();
-        for place in wanted.everywhere(&[]) {
-            let there = Tenancy::new(place.partition, place.namespace);
+        for scope in wanted.scopes(&[]) {
+            let there = Tenancy::new(scope.partition, scope.namespace);
             let service = ServiceName::new(&there, &wanted.service);
             if !txn.is_exported(&service, &txn.tenancy().partition) {
                 continue;

@@ -1,11 +1,12 @@
 //! Foundations of every program: task scopes, termination, readiness, clock, backoff, the limit on
-//! open files, a minimal HTTP client and server, logs and metrics.
+//! open files, limits of connections, a minimal HTTP client and server, logs and metrics.
 //!
 //! The only crate that spawns tasks. Never reads the environment, never ends the process, and
 //! contains no application logic.
 
 pub mod scope;
 
+pub mod admission;
 pub mod backoff;
 pub mod clock;
 pub mod file_limit;

@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 
 use legate_model::acl::Authorizer;
-use legate_model::{CheckServiceNode, QueryPlace, ServiceQuery, Tenancy, put_node_first};
+use legate_model::{CheckServiceNode, QueryScope, ServiceQuery, Tenancy, put_node_first};
 use legate_proxycfg::gateways::connect_to;
 use legate_store::ReadTxn;
 use rand::seq::SliceRandom;
@@ -40,12 +40,12 @@ pub(crate) struct Sought<'q> {
     pub(crate) near: &'q str,
 }
 
-/// Selects instances from the first of the query's places in this datacenter that has any.
+/// Selects instances from the first of the query's scopes in this datacenter that has any.
 pub(crate) fn select(txn: &ReadTxn<'_>, caller: &Caller<'_>, sought: Sought<'_>) -> Selected {
     let mut selected = Selected::default();
-    for place in sought.wanted.everywhere(&[]) {
+    for scope in sought.wanted.scopes(&[]) {
         let earlier = selected;
-        selected = select_at(txn, caller, sought, place);
+        selected = select_at(txn, caller, sought, scope);
         selected.filtered |= earlier.filtered;
         if !selected.nodes.is_empty() {
             break;
@@ -59,9 +59,9 @@ pub(crate) fn select_at(
     txn: &ReadTxn<'_>,
     caller: &Caller<'_>,
     sought: Sought<'_>,
-    place: QueryPlace<'_>,
+    scope: QueryScope<'_>,
 ) -> Selected {
-    let tenancy = Tenancy::new(place.partition, place.namespace);
+    let tenancy = Tenancy::new(scope.partition, scope.namespace);
     let caller = Caller {
         authorizer: &caller.authorizer.within(&tenancy),
         ..*caller

@@ -230,12 +230,8 @@ impl Server {
             tls: https.map(|(listeners, tls)| (listeners, certificate::for_http(&tls))),
         };
         let api = http::Api::new(handles)?;
-        if let (Some(wan), Some(config), Some(listener)) = (
-            &self.wan,
-            wan::config(config, &self.store),
-            listening.servers,
-        ) {
-            wan.serve(&config, listener, api.for_servers());
+        if let Some((wan, listener)) = self.wan.as_ref().zip(listening.servers) {
+            wan.serve(listener, api.for_servers());
         }
         if !listeners.is_empty() {
             let api = api.serve(handles, listeners, stop.clone());

@@ -4,12 +4,12 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::{Request, StatusCode};
+use http::{Method, Request, StatusCode};
 use http_body_util::{BodyExt, Full, Limited};
-use legate_model::{QueryFailover, QueryPlace, ServiceQuery};
+use legate_model::{QueryFailover, QueryScope, ServiceQuery};
 use legate_runtime::{BoxError, Clock, Spawner};
 use legate_store::Store;
-use legate_wan::{Status, Wan, WanConfig};
+use legate_wan::{Body, Status, Wan, WanConfig};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use tokio::time::timeout;
@@ -23,32 +23,26 @@ use crate::start_error::StartError;
 /// Beginning of the paths that only servers of other datacenters may ask.
 pub(crate) const FOR_SERVERS: &str = "/v1/internal/legate/servers/";
 /// The time in which another datacenter must answer a DNS question. Clients wait for 5 s.
-const DNS_PATIENCE: Duration = Duration::from_secs(3);
+const DNS_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// The time in which another datacenter must answer a prepared query.
-const PATIENCE: Duration = Duration::from_secs(10);
+const QUERY_TIMEOUT: Duration = Duration::from_secs(10);
 /// The longest answer in bytes: some ten thousand instances.
 const LARGEST_ANSWER: usize = 16 * 1024 * 1024;
 
-/// Joins nobody yet. `None` without a port for servers.
+/// Joins nobody yet. `None` without a port for servers. The listeners of `config` must be bound, and the node stored.
 pub(crate) fn new(
     config: &ServerConfig,
     store: &Store,
     clock: &Clock,
     spawner: Spawner,
 ) -> Result<Option<Wan>, StartError> {
-    let Some(config) = self::config(config, store) else {
+    let Some(wan) = &config.wan else {
         return Ok(None);
     };
-    Ok(Some(Wan::new(&config, clock, spawner)?))
-}
-
-/// The settings; the listeners must be bound.
-pub(crate) fn config(config: &ServerConfig, store: &Store) -> Option<WanConfig> {
-    let wan = config.wan.as_ref()?;
     let node = store.state().read().node(&config.node_name);
     let id = node.map(|node| node.id.clone()).unwrap_or_default();
-    Some(WanConfig {
+    let config = WanConfig {
         datacenter: config.datacenter.clone(),
         node: config.node_name.clone(),
         domain: config
@@ -62,7 +56,8 @@ pub(crate) fn config(config: &ServerConfig, store: &Store) -> Option<WanConfig> 
         join: wan.join.clone(),
         retry_interval: wan.retry_interval,
         retry_max: wan.retry_max,
-    })
+    };
+    Ok(Some(Wan::new(config, clock, spawner)?))
 }
 
 /// Another datacenter, as this server sees it.
@@ -76,7 +71,7 @@ pub(crate) struct Datacenter {
     alive: usize,
     /// Seconds that the nearest takes to answer.
     round_trip: Option<f64>,
-    /// What the last failed question failed with.
+    /// What the last failed probe failed with.
     error: Option<String>,
 }
 
@@ -118,7 +113,7 @@ pub(crate) async fn ask_dns(
     };
     let path = format!("dns?transport={transport}&ns={namespace}&partition={partition}");
     let asked = ask(wan, datacenter, &path, &client.token, question);
-    match timeout(DNS_PATIENCE, asked).await {
+    match timeout(DNS_TIMEOUT, asked).await {
         Ok(Ok(answer)) => Some(answer),
         Ok(Err(error)) => {
             tracing::debug!(%error, datacenter, "a DNS question to another datacenter was not answered");
@@ -130,7 +125,7 @@ pub(crate) async fn ask_dns(
 
 /// A prepared query, for another datacenter.
 #[derive(Serialize, Deserialize)]
-pub(crate) struct Asked {
+pub(crate) struct RemoteQuery {
     /// What is selected, without failover.
     pub(crate) service: ServiceQuery,
     pub(crate) connect: bool,
@@ -139,7 +134,7 @@ pub(crate) struct Asked {
 
 /// Its result.
 #[derive(Deserialize)]
-pub(crate) struct Found {
+pub(crate) struct RemoteInstances {
     /// The instances, as the API shows them.
     pub(crate) nodes: Vec<Value>,
     pub(crate) filtered: bool,
@@ -154,22 +149,39 @@ pub(crate) async fn select(
     datacenter: &str,
     token: &str,
     sought: Sought<'_>,
-    place: QueryPlace<'_>,
-) -> Result<Found, BoxError> {
+    scope: QueryScope<'_>,
+) -> Result<RemoteInstances, BoxError> {
     let service = ServiceQuery {
         failover: QueryFailover::default(),
-        partition: place.partition.clone(),
-        namespace: place.namespace.clone(),
+        partition: scope.partition.clone(),
+        namespace: scope.namespace.clone(),
         ..sought.wanted.clone()
     };
-    let question = serde_json::to_vec(&Asked {
+    let question = serde_json::to_vec(&RemoteQuery {
         service,
         connect: sought.connect,
         near: sought.near.to_owned(),
     })?;
     let asked = ask(wan, datacenter, "query", token, question);
-    let answer = timeout(PATIENCE, asked).await??;
+    let answer = timeout(QUERY_TIMEOUT, asked).await??;
     Ok(serde_json::from_slice(&answer)?)
+}
+
+/// A request for another datacenter, with a whole body.
+pub(crate) fn request(
+    method: Method,
+    datacenter: &str,
+    path: &str,
+    token: &str,
+    body: impl Into<Bytes>,
+) -> http::Result<Request<Body>> {
+    let body = Full::new(body.into()).map_err(|never| match never {});
+    // The authority is not used: the connection is to a server of that datacenter.
+    Request::builder()
+        .method(method)
+        .uri(format!("https://server.{datacenter}{path}"))
+        .header("x-consul-token", token)
+        .body(body.boxed_unsync())
 }
 
 /// Asks a server of another datacenter what only servers may ask.
@@ -180,10 +192,8 @@ async fn ask(
     token: &str,
     question: Vec<u8>,
 ) -> Result<Vec<u8>, BoxError> {
-    let body = Full::new(Bytes::from(question)).map_err(|never| match never {});
-    let request = Request::post(format!("https://server.{datacenter}{FOR_SERVERS}{path}"))
-        .header("x-consul-token", token)
-        .body(body.boxed_unsync())?;
+    let path = format!("{FOR_SERVERS}{path}");
+    let request = request(Method::POST, datacenter, &path, token, question)?;
     let answer = wan.request(datacenter, request).await?;
     let status = answer.status();
     let body = Limited::new(answer.into_body(), LARGEST_ANSWER).collect();

@@ -70,10 +70,10 @@ impl Identity {
     }
 }
 
-/// A connection, and the datacenter in the certificate of the server.
+/// A connection, and the datacenters in the certificate of the server.
 pub(crate) struct Connection {
     pub(crate) stream: TlsStream<TcpStream>,
-    pub(crate) datacenter: String,
+    pub(crate) datacenters: Vec<String>,
 }
 
 /// Connects to a server of this datacenter, or of any.
@@ -103,10 +103,11 @@ pub(crate) async fn dial(
     let stream = connected.map_err(|error| explained(error, datacenter, &identity.domain))?;
     let certificates = stream.get_ref().1.peer_certificates();
     let own = certificates.and_then(|chain| chain.first());
-    let datacenter = own.and_then(|own| tls.datacenter(own));
-    let datacenter =
-        datacenter.ok_or_else(|| io::Error::other("its certificate is not a server's"))?;
-    Ok(Connection { stream, datacenter })
+    let datacenters = own.map(|own| tls.datacenters(own)).unwrap_or_default();
+    Ok(Connection {
+        stream,
+        datacenters,
+    })
 }
 
 /// The error of a handshake; if the certificate lacks the name, with the name.

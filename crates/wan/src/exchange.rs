@@ -1,5 +1,5 @@
-//! The messages of two servers that tell each other which servers they know: the length in bytes, four bytes of it,
-//! and the descriptions as JSON. The first one is the sender's own.
+//! The messages by which two servers exchange their lists of servers: the length in bytes, four bytes of it, and the
+//! descriptions as JSON. The first one is the sender's own.
 
 use std::io;
 
@@ -8,13 +8,13 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use crate::membership::Description;
 
 /// The longest message in bytes.
-const LONGEST: usize = 1024 * 1024;
+pub(crate) const LONGEST: usize = 4 * 1024 * 1024;
 
 fn invalid(reason: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, reason)
 }
 
-/// Sends what this server knows.
+/// Sends the list of this server.
 pub(crate) async fn send(
     stream: &mut (impl AsyncWrite + Unpin),
     list: &[Description],
@@ -27,11 +27,11 @@ pub(crate) async fn send(
     stream.flush().await
 }
 
-/// Receives what another server knows; `None` if it has closed the connection. `datacenter` is that of its
-/// certificate: a server of another one cannot speak for it.
+/// Receives the list of another server; `None` if it has closed the connection. `datacenters` are those of its
+/// certificate: it cannot be in another one.
 pub(crate) async fn receive(
     stream: &mut (impl AsyncRead + Unpin),
-    datacenter: &str,
+    datacenters: &[String],
 ) -> io::Result<Option<Vec<Description>>> {
     let length = match stream.read_u32().await {
         Ok(length) => usize::try_from(length).map_err(invalid)?,
@@ -51,10 +51,11 @@ pub(crate) async fn receive(
     let Some(own) = list.first() else {
         return Err(invalid("a server did not describe itself"));
     };
-    if !own.datacenter.eq_ignore_ascii_case(datacenter) {
+    let is_own = |datacenter: &String| datacenter.eq_ignore_ascii_case(&own.datacenter);
+    if !datacenters.iter().any(is_own) {
         let (claimed, name) = (&own.datacenter, &own.node);
         return Err(invalid(format!(
-            "{name} says that it is in datacenter {claimed:?}, but its certificate is of {datacenter:?}: create it \
+            "{name} says that it is in datacenter {claimed:?}, but its certificate is of {datacenters:?}: create it \
              with -dc {claimed}"
         )));
     }

@@ -6,7 +6,7 @@ use std::net::{IpAddr, SocketAddr};
 use tokio::net::lookup_host;
 use tokio::time::sleep;
 
-use crate::{Wan, WanConfig};
+use crate::Wan;
 
 /// Why no server was joined.
 #[derive(Debug, thiserror::Error)]
@@ -35,7 +35,7 @@ impl Wan {
         let found = found.map_err(|error| failed(error.to_string()))?;
         let mut reasons = Vec::new();
         for address in found {
-            match self.meet(address).await {
+            match self.discover(address).await {
                 Ok(name) => {
                     tracing::info!(server = %name, %address, "joined a server");
                     return Ok(());
@@ -50,7 +50,8 @@ impl Wan {
     }
 
     /// Tries the servers of the settings until one is joined.
-    pub(crate) async fn join_until_done(&self, config: &WanConfig) {
+    pub(crate) async fn join_until_done(&self) {
+        let config = &self.0.config;
         let mut attempts = 0;
         loop {
             let mut joined = false;

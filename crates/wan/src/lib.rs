@@ -1,14 +1,13 @@
 //! Servers of several datacenters: who they are, whether they answer, and requests between them.
 //!
 //! Each server has a port for servers. A connection is mutual TLS with the certificates of servers, and its ALPN
-//! name is one of two: servers tell each other which servers they know (`membership`, the protocol without IO), or
+//! name is one of two: servers exchange lists of the servers that they know (`membership`, the protocol without IO), or
 //! one asks another one for what it would answer itself, over HTTP/2 (`links`, `port`).
 //!
 //! What a request means is not known here: the HTTP API of a server is what it answers to others.
 
 #![warn(missing_docs)]
 
-mod ask;
 mod dial;
 mod exchange;
 mod executor;
@@ -16,6 +15,7 @@ mod join;
 mod links;
 mod membership;
 mod port;
+mod probe;
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -31,18 +31,18 @@ use tokio::net::TcpListener;
 use tokio::sync::Notify;
 use tokio::time::{Instant, timeout};
 
-use self::ask::Conversations;
 use self::dial::Identity;
 pub use self::join::JoinError;
 use self::links::{Failure, Links};
 use self::membership::{Description, Membership};
 pub use self::membership::{Member, ServerName, Status};
 pub use self::port::{Body, Caller, Service};
+use self::probe::OpenConnections;
 
 /// The time between pings of an idle connection, and for their answer.
 pub(crate) const PING: Duration = Duration::from_secs(10);
-/// The time that a server which leaves takes to tell the others.
-const FAREWELL: Duration = Duration::from_secs(2);
+/// The time in which a server that leaves sends its list to the others.
+const LEAVE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// What a connection is for. The protocols are not those of Consul, whose servers are refused by the names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -100,11 +100,13 @@ pub struct WanConfig {
 pub struct Wan(Arc<Shared>);
 
 struct Shared {
+    config: WanConfig,
     membership: Mutex<Membership>,
-    /// Notified when a server may have to be asked earlier.
+    /// Notified when a server may have to be probed earlier.
     changed: Notify,
     identity: Identity,
-    conversations: Conversations,
+    /// For probes.
+    connections: OpenConnections,
     links: Links,
     spawner: Spawner,
 }
@@ -151,7 +153,7 @@ impl Wan {
     ///
     /// # Errors
     /// [`TlsError`] names the file at fault.
-    pub fn new(config: &WanConfig, clock: &Clock, spawner: Spawner) -> Result<Self, TlsError> {
+    pub fn new(config: WanConfig, clock: &Clock, spawner: Spawner) -> Result<Self, TlsError> {
         let identity = Identity::read(config.files.clone(), config.domain.clone())?;
         let started = clock.now().duration_since(std::time::UNIX_EPOCH);
         let own = Description {
@@ -163,17 +165,18 @@ impl Wan {
             tags: config.tags.clone(),
         };
         Ok(Self(Arc::new(Shared {
+            config,
             membership: Mutex::new(Membership::new(own)),
             changed: Notify::new(),
             identity,
-            conversations: Conversations::default(),
+            connections: OpenConnections::default(),
             links: Links::new(spawner.clone()),
             spawner,
         })))
     }
 
-    /// Serves the port, asks the other servers, and joins those of the settings, until the scope stops.
-    pub fn serve(&self, config: &WanConfig, listener: TcpListener, service: Service) {
+    /// Serves the port, probes the other servers, and joins those of the settings, until the scope stops.
+    pub fn serve(&self, listener: TcpListener, service: Service) {
         let spawner = &self.0.spawner;
         let stop = spawner.token();
         let serve = port::serve(
@@ -187,19 +190,19 @@ impl Wan {
             serve.await;
             Ok::<_, Infallible>(())
         });
-        let asking = self.clone();
-        spawner.spawn_until_stop("questions to servers", async move { asking.ask().await });
+        let probing = self.clone();
+        spawner.spawn_until_stop(
+            "probes of servers",
+            async move { probing.probe_all().await },
+        );
         let (reading, ending) = (self.clone(), stop);
         spawner.spawn("certificate of this server", async move {
             reading.identity().keep(ending).await;
             Ok::<_, Infallible>(())
         });
-        if !config.join.is_empty() {
-            let (joining, config) = (self.clone(), config.clone());
-            spawner.spawn_until_stop(
-                "joins",
-                async move { joining.join_until_done(&config).await },
-            );
+        if !self.0.config.join.is_empty() {
+            let joining = self.clone();
+            spawner.spawn_until_stop("joins", async move { joining.join_until_done().await });
         }
     }
 
@@ -237,20 +240,19 @@ impl Wan {
         self.membership().force_leave(name, prune, now)
     }
 
-    /// Tells the servers that are alive that this one leaves.
+    /// Sends the servers that are alive a list which says that this one leaves.
     pub async fn leave(&self) {
         self.membership().leave();
         let alive = self.members().into_iter();
         let alive = alive.filter(|member| member.status == Status::Alive);
-        let told = alive.map(|member| async move {
-            let told = self.tell(&member.name, member.address).await;
-            if let Err(error) = told {
+        let exchanges = alive.map(|member| async move {
+            if let Err(error) = self.exchange(&member.name, member.address).await {
                 tracing::debug!(server = %member.name, %error, "a server does not know that this one leaves");
             }
         });
-        let told = futures_util::future::join_all(told);
-        // Those that did not hear of it find out.
-        let _ = timeout(FAREWELL, told).await;
+        let exchanges = futures_util::future::join_all(exchanges);
+        // Servers that do not get it in time find that this one has failed.
+        let _ = timeout(LEAVE_TIMEOUT, exchanges).await;
     }
 
     /// Sends a request to a server of a datacenter: the nearest that can be reached.
@@ -313,11 +315,11 @@ impl Wan {
         &self.0.identity
     }
 
-    /// Takes what another server tells, and returns what this one knows.
-    pub(crate) fn take(&self, list: Vec<Description>) -> Vec<Description> {
+    /// Merges the list of another server, and returns that of this one.
+    pub(crate) fn merge_list(&self, list: Vec<Description>) -> Vec<Description> {
         let now = Instant::now();
         let mut membership = self.membership();
-        membership.take(list, now);
+        membership.merge_list(list, now);
         self.0.changed.notify_one();
         membership.list()
     }

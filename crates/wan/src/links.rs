@@ -24,7 +24,7 @@ use crate::{PING, Protocol};
 const WINDOW: u32 = 4 * 1024 * 1024;
 
 /// How long a server that could not be reached is not tried again.
-const REST: Duration = Duration::from_secs(1);
+const RETRY_AFTER: Duration = Duration::from_secs(1);
 
 /// The connection to a server. Requests that need one wait until the first of them has connected, or has failed to.
 type Link = Arc<tokio::sync::Mutex<State>>;
@@ -94,7 +94,11 @@ impl Links {
         if let Some(sender) = link.sender.as_ref().filter(|sender| !sender.is_closed()) {
             return Ok(sender.clone());
         }
-        if let Some((_, error)) = link.failed.as_ref().filter(|(at, _)| at.elapsed() < REST) {
+        if let Some((_, error)) = link
+            .failed
+            .as_ref()
+            .filter(|(at, _)| at.elapsed() < RETRY_AFTER)
+        {
             return Err(io::Error::other(error.clone()));
         }
         link.failed = None;

@@ -1,8 +1,8 @@
 //! The servers of all datacenters as one of them knows them, without IO.
 //!
-//! Every server asks every other one in turns. Question and answer are the same: all servers that the sender knows.
-//! So a server that knows one other server soon knows all. Whether a server can be reached, each server judges for
-//! itself, because that is what it needs to know: a server that others reach may be out of its own reach.
+//! Every server probes every other one. A probe and its answer are the same: the list of all servers that the sender
+//! knows. So a server that knows one other server soon knows all. Whether a server can be reached, each server judges
+//! for itself, because that is what it needs to know: a server that others reach may be out of its own reach.
 //!
 //! A server describes itself, and others pass its description on. It has an **incarnation**, which the server raises
 //! when it starts and when others believe that it has left. Of two descriptions the higher incarnation counts; of the
@@ -14,24 +14,28 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use legate_model::name::{InvalidName, validate_datacenter, validate_node_name};
+use legate_runtime::Throttle;
 use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
-/// The time between two questions to a server that answers.
+/// The time between two probes of a server that answers.
 pub(crate) const INTERVAL: Duration = Duration::from_secs(5);
-/// The longest time between two questions to a server that does not answer.
+/// The longest time between two probes of a server that does not answer.
 const LONGEST: Duration = Duration::from_secs(60);
-/// The number of unanswered questions after which a server has failed.
+/// The number of failed probes after which a server has failed.
 pub(crate) const FAILURES: u32 = 3;
 /// How long a server that has failed or left is remembered. As `reconnect_timeout_wan` in Consul.
 pub(crate) const REMEMBERED: Duration = Duration::from_hours(72);
-/// The largest number of servers. Further ones are not taken.
+/// The shortest time between two warnings about descriptions.
+const WARN_EVERY: Duration = Duration::from_secs(60);
+/// The largest number of servers. Further ones are left out.
 pub(crate) const MOST: usize = 512;
 /// The highest incarnation, so that a server can always raise its own. In milliseconds since 1970, as they begin, it is
 /// many thousand years away.
 const HIGHEST: u64 = 1 << 53;
-/// The largest number of tags of a server, and of characters in a tag with its value.
-const TAGS: (usize, usize) = (32, 256);
+/// The largest number of tags of a server, and of bytes of a tag with its value. So the longest list fits into a
+/// message.
+const TAGS: (usize, usize) = (16, 128);
 
 /// The name of a server: its node and its datacenter. Written as Consul does: `node.datacenter`.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -65,7 +69,7 @@ pub(crate) struct Description {
 pub(crate) enum Refused {
     #[error(transparent)]
     Name(#[from] InvalidName),
-    #[error("{name} has too many or too long tags")]
+    #[error("{name} has too many tags, or tags that are too long or not plain text")]
     Tags { name: String },
     #[error("{name} has the incarnation {incarnation}, which is too high")]
     Incarnation { name: String, incarnation: u64 },
@@ -91,7 +95,10 @@ impl Description {
         validate_node_name(&self.node)?;
         let name = || self.name().to_string();
         let (most, longest) = TAGS;
-        let too_long = |(tag, value): (&String, &String)| tag.len() + value.len() > longest;
+        let is_plain = |text: &str| text.bytes().all(|byte| (b' '..=b'~').contains(&byte));
+        let too_long = |(tag, value): (&String, &String)| {
+            tag.len() + value.len() > longest || !is_plain(tag) || !is_plain(value)
+        };
         if self.tags.len() > most || self.tags.iter().any(too_long) {
             return Err(Refused::Tags { name: name() });
         }
@@ -115,7 +122,7 @@ impl Description {
 /// Whether a server takes part.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Status {
-    /// It answers, or was not asked yet.
+    /// It answers, or was not probed yet.
     Alive,
     /// It does not answer.
     Failed,
@@ -134,15 +141,15 @@ pub struct Member {
     pub tags: BTreeMap<String, String>,
     /// Whether it takes part.
     pub status: Status,
-    /// The time between question and answer. `None`: it has not answered yet, or is this server.
+    /// The time that a probe takes. `None`: none has succeeded yet, or it is this server.
     pub round_trip: Option<Duration>,
-    /// What the last question failed with.
+    /// What the last probe failed with.
     pub error: Option<String>,
 }
 
-/// A server to ask.
+/// A server to probe.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Question {
+pub(crate) struct Probe {
     pub(crate) to: ServerName,
     pub(crate) address: SocketAddr,
 }
@@ -152,8 +159,10 @@ pub(crate) struct Question {
 pub(crate) struct Membership {
     own: Description,
     others: BTreeMap<ServerName, Other>,
-    /// Whether servers were not taken because there are too many.
+    /// Whether servers were left out because there are too many.
     full: bool,
+    /// Of warnings about descriptions, which come with every list.
+    warnings: Throttle,
 }
 
 #[derive(Debug)]
@@ -164,8 +173,8 @@ struct Other {
     failures: u32,
     round_trip: Option<Duration>,
     error: Option<String>,
-    /// `None` while a question is open.
-    ask_at: Option<Instant>,
+    /// `None` during a probe.
+    probe_at: Option<Instant>,
     /// Since when it has its status.
     since: Instant,
 }
@@ -197,6 +206,7 @@ impl Membership {
             own,
             others: BTreeMap::new(),
             full: false,
+            warnings: Throttle::new(WARN_EVERY),
         }
     }
 
@@ -204,7 +214,7 @@ impl Membership {
         &self.own
     }
 
-    /// What this server tells others: itself, who is alive, and who has left.
+    /// The list for other servers: this one, who is alive, and who has left.
     pub(crate) fn list(&self) -> Vec<Description> {
         let others = self.others.values();
         let known = others.filter(|other| other.status() != Status::Failed);
@@ -212,38 +222,42 @@ impl Membership {
         std::iter::once(self.own.clone()).chain(known).collect()
     }
 
-    /// Takes what another server told. The first description is that of the server itself.
-    pub(crate) fn take(&mut self, list: Vec<Description>, now: Instant) {
+    /// Merges the list of another server. Its first description is that of this other server.
+    pub(crate) fn merge_list(&mut self, list: Vec<Description>, now: Instant) {
         for (position, description) in list.into_iter().take(MOST + 1).enumerate() {
             if let Err(refused) = description.check() {
-                tracing::warn!(%refused, "a server of another datacenter is not taken");
+                if self.warnings.pass().is_some() {
+                    tracing::warn!(%refused, "a server of another datacenter is left out");
+                }
                 continue;
             }
             let name = description.name();
             if name == self.own.name() {
-                self.defend(&description);
+                self.refute(&description);
                 continue;
             }
             self.merge(&name, description, now);
             if let Some(other) = self.others.get_mut(&name)
                 && position == 0
                 && other.status() == Status::Failed
-                && other.ask_at.is_some()
+                && other.probe_at.is_some()
             {
                 // It reaches this server, so it may be in reach again.
-                other.ask_at = Some(now);
+                other.probe_at = Some(now);
             }
         }
     }
 
-    /// What others say of this server: if they believe that it has left, it says otherwise.
-    fn defend(&mut self, said: &Description) {
-        if said.address != self.own.address && !said.left {
-            let (address, name) = (said.address, self.own.name());
-            tracing::warn!(%name, %address, "another server has the name of this one: rename one of them");
+    /// Raises the own incarnation if others have a description of this server that counts more than its own: they
+    /// believe that it has left, or there is another server of its name.
+    fn refute(&mut self, known: &Description) {
+        if known.rank() <= self.own.rank() {
+            return;
         }
-        if said.rank() > self.own.rank() {
-            self.own.incarnation = said.incarnation + 1;
+        self.own.incarnation = known.incarnation + 1;
+        if known.address != self.own.address && self.warnings.pass().is_some() {
+            let (address, name) = (known.address, self.own.name());
+            tracing::warn!(%name, %address, "another server has the name of this one: rename one of them");
         }
     }
 
@@ -258,14 +272,14 @@ impl Membership {
                 }
                 return;
             }
-            let ask_at = (!description.left).then_some(now);
+            let probe_at = (!description.left).then_some(now);
             let other = Other {
                 description,
                 pruned: false,
                 failures: 0,
                 round_trip: None,
                 error: None,
-                ask_at,
+                probe_at,
                 since: now,
             };
             self.others.insert(name.clone(), other);
@@ -285,24 +299,24 @@ impl Membership {
         if !left {
             known.pruned = false;
             if known.description.left || moved {
-                known.ask_at = Some(now);
+                known.probe_at = Some(now);
             }
         }
         known.description = description;
     }
 
-    /// The servers to ask now. Forgets those that have failed or left long ago.
-    pub(crate) fn due(&mut self, now: Instant) -> Vec<Question> {
+    /// The servers to probe now. Forgets those that have failed or left long ago.
+    pub(crate) fn due(&mut self, now: Instant) -> Vec<Probe> {
         self.others.retain(|_, other| {
             other.status() == Status::Alive || now.duration_since(other.since) < REMEMBERED
         });
         let mut due = Vec::new();
         for (name, other) in &mut self.others {
-            if other.description.left || other.ask_at.is_none_or(|at| at > now) {
+            if other.description.left || other.probe_at.is_none_or(|at| at > now) {
                 continue;
             }
-            other.ask_at = None;
-            due.push(Question {
+            other.probe_at = None;
+            due.push(Probe {
                 to: name.clone(),
                 address: other.description.address,
             });
@@ -310,46 +324,41 @@ impl Membership {
         due
     }
 
-    /// When the next server is to be asked.
-    pub(crate) fn next(&self) -> Option<Instant> {
+    /// When the next server is to be probed.
+    pub(crate) fn next_probe(&self) -> Option<Instant> {
         let others = self.others.values();
-        let asked = others.filter(|other| !other.description.left);
-        asked.filter_map(|other| other.ask_at).min()
+        let probed = others.filter(|other| !other.description.left);
+        probed.filter_map(|other| other.probe_at).min()
     }
 
-    /// A server has answered with its list.
-    pub(crate) fn answered(
+    /// A probe has succeeded, with the list of the server.
+    pub(crate) fn succeeded(
         &mut self,
         name: &ServerName,
         round_trip: Duration,
         list: Vec<Description>,
         now: Instant,
     ) {
-        if let Some(other) = self.others.get_mut(name) {
-            if other.status() == Status::Failed {
-                other.since = now;
-                tracing::info!(server = %name, "the server of another datacenter answers again");
-            }
-            other.failures = 0;
-            other.error = None;
-            // A moving average: one slow answer does not change the order of datacenters.
-            let average = other
-                .round_trip
-                .map_or(round_trip, |known| (known * 3 + round_trip) / 4);
-            other.round_trip = Some(average);
-            other.ask_at = Some(now + INTERVAL);
+        self.merge_list(list, now);
+        let Some(other) = self.others.get_mut(name) else {
+            return;
+        };
+        if other.status() == Status::Failed {
+            other.since = now;
+            tracing::info!(server = %name, "the server of another datacenter answers again");
         }
-        self.take(list, now);
+        other.failures = 0;
+        other.error = None;
+        // A moving average: one slow answer does not change the order of datacenters.
+        let average = other
+            .round_trip
+            .map_or(round_trip, |known| (known * 3 + round_trip) / 4);
+        other.round_trip = Some(average);
+        other.probe_at = Some(now + INTERVAL);
     }
 
-    /// A server has not answered. `random`, from 0 to 1, spreads the next questions of several servers.
-    pub(crate) fn unanswered(
-        &mut self,
-        name: &ServerName,
-        error: String,
-        random: f64,
-        now: Instant,
-    ) {
+    /// A probe has failed. `random`, from 0 to 1, spreads the next probes of several servers.
+    pub(crate) fn failed(&mut self, name: &ServerName, error: String, random: f64, now: Instant) {
         let Some(other) = self.others.get_mut(name) else {
             return;
         };
@@ -361,10 +370,10 @@ impl Membership {
         other.error = Some(error);
         let doubled = other.failures.saturating_sub(FAILURES).min(8);
         let pause = (INTERVAL * 2_u32.pow(doubled)).min(LONGEST);
-        other.ask_at = Some(now + pause.mul_f64(0.8 + random.clamp(0.0, 1.0) * 0.4));
+        other.probe_at = Some(now + pause.mul_f64(0.8 + random.clamp(0.0, 1.0) * 0.4));
     }
 
-    /// This server leaves. It says so to whoever asks.
+    /// This server leaves. Its lists say so from now on.
     pub(crate) fn leave(&mut self) {
         self.own.incarnation += 1;
         self.own.left = true;

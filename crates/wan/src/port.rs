@@ -1,11 +1,10 @@
 //! The port for servers: accepts servers of all datacenters by mutual TLS and gives each connection to what its
 //! ALPN name asks for. Who is not a server is refused before any other work is done.
 
-use std::collections::HashMap;
 use std::convert::Infallible;
 use std::io;
-use std::net::{IpAddr, SocketAddr};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -16,9 +15,9 @@ use hyper::body::Incoming;
 use hyper::server::conn::http2;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
+use legate_runtime::admission::{Admission, ApiLimit};
 use legate_runtime::{BoxError, CancellationToken, Spawner};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Semaphore;
 use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
@@ -26,10 +25,12 @@ use tokio_rustls::server::TlsStream;
 use crate::executor::Tasks;
 use crate::{PING, Protocol, Wan, exchange};
 
-/// The largest number of connections, those that have not proved who they are included.
-const CONNECTIONS: usize = 512;
-/// The largest number of one address. All servers behind a gateway have its address.
-const OF_ADDRESS: usize = 128;
+/// The limits of connections, those that have not proved who they are included. All servers behind a gateway have its
+/// address.
+const CONNECTIONS: ApiLimit = ApiLimit {
+    in_all: 512,
+    per_address: 128,
+};
 /// The time for a handshake.
 const HANDSHAKE: Duration = Duration::from_secs(5);
 /// The time in which a server that exchanges members must send something.
@@ -47,8 +48,8 @@ pub type Body = UnsyncBoxBody<Bytes, BoxError>;
 /// Who sends a request.
 #[derive(Debug, Clone)]
 pub struct Caller {
-    /// The datacenter in its certificate.
-    pub datacenter: String,
+    /// The datacenters in its certificate.
+    pub datacenters: Vec<String>,
     /// Its address.
     pub address: SocketAddr,
 }
@@ -66,16 +67,10 @@ pub(crate) async fn serve(
     stop: CancellationToken,
 ) {
     let connections = spawner.child("connections of servers");
-    let free = Arc::new(Semaphore::new(CONNECTIONS));
-    let addresses = Addresses::default();
+    let admission = Admission::new("servers", CONNECTIONS, None);
     let accepted = || legate_runtime::net::accept("servers", || listener.accept());
     while let Some((stream, address)) = stop.run_until_cancelled(accepted()).await {
-        let (permit, counted) = (
-            Arc::clone(&free).try_acquire_owned(),
-            addresses.count(address.ip()),
-        );
-        let (Ok(permit), Some(counted)) = (permit, counted) else {
-            tracing::warn!(%address, most = CONNECTIONS, "a connection to the port for servers is refused: there are too many");
+        let Some(permit) = admission.admit(address.ip()) else {
             continue;
         };
         let connection = Accepted {
@@ -89,45 +84,13 @@ pub(crate) async fn serve(
             if let Err(error) = Box::pin(connection.serve(stream)).await {
                 tracing::debug!(%address, %error, "a connection of a server has ended");
             }
-            drop((permit, counted));
+            drop(permit);
             Ok::<_, Infallible>(())
         });
     }
     drop(listener);
     // Failures were reported to the scope of the server.
     let _ = connections.stop(DRAIN).await;
-}
-
-/// The open connections of each address.
-#[derive(Clone, Default)]
-struct Addresses(Arc<Mutex<HashMap<IpAddr, usize>>>);
-
-/// A connection that is counted until it is dropped.
-struct Counted(Addresses, IpAddr);
-
-impl Addresses {
-    /// `None`: the address has too many.
-    fn count(&self, address: IpAddr) -> Option<Counted> {
-        let mut open = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let count = open.entry(address).or_default();
-        if *count >= OF_ADDRESS {
-            return None;
-        }
-        *count += 1;
-        Some(Counted(self.clone(), address))
-    }
-}
-
-impl Drop for Counted {
-    fn drop(&mut self) {
-        let mut open = self.0.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(count) = open.get_mut(&self.1) {
-            *count -= 1;
-            if *count == 0 {
-                open.remove(&self.1);
-            }
-        }
-    }
 }
 
 struct Accepted {
@@ -146,9 +109,9 @@ impl Accepted {
         let Some(done) = stop.run_until_cancelled(handshake).await else {
             return Ok(());
         };
-        let (stream, datacenter) = done??;
+        let (stream, datacenters) = done??;
         let caller = Caller {
-            datacenter,
+            datacenters,
             address: self.address,
         };
         match Protocol::of(stream.get_ref().1.alpn_protocol()) {
@@ -158,8 +121,11 @@ impl Accepted {
         }
     }
 
-    /// The stream, and the datacenter of the server at its other end.
-    async fn handshake(&self, stream: TcpStream) -> io::Result<(TlsStream<TcpStream>, String)> {
+    /// The stream, and the datacenters of the server at its other end.
+    async fn handshake(
+        &self,
+        stream: TcpStream,
+    ) -> io::Result<(TlsStream<TcpStream>, Vec<String>)> {
         let mut first = [0];
         if stream.peek(&mut first).await? == 1 && first[0] != TLS {
             return Err(io::Error::other(format!(
@@ -171,27 +137,27 @@ impl Accepted {
         let stream = TlsAcceptor::from(tls.server()).accept(stream).await?;
         let certificates = stream.get_ref().1.peer_certificates();
         let own = certificates.and_then(|chain| chain.first());
-        let datacenter = own.and_then(|own| tls.datacenter(own));
-        let datacenter = datacenter.ok_or_else(|| {
+        let datacenters = own.map(|own| tls.datacenters(own)).unwrap_or_default();
+        if datacenters.is_empty() {
             let domain = &self.wan.identity().domain;
-            io::Error::other(format!(
+            return Err(io::Error::other(format!(
                 "its certificate has no name server.<datacenter>.{domain}"
-            ))
-        })?;
-        Ok((stream, datacenter))
+            )));
+        }
+        Ok((stream, datacenters))
     }
 
-    /// Answers what another server tells with what this one knows, until it closes the connection.
+    /// Answers the lists of another server with the list of this one, until it closes the connection.
     async fn exchange(&self, mut stream: TlsStream<TcpStream>, caller: &Caller) -> io::Result<()> {
         loop {
-            let received = timeout(IDLE, exchange::receive(&mut stream, &caller.datacenter));
+            let received = timeout(IDLE, exchange::receive(&mut stream, &caller.datacenters));
             let Some(received) = self.stop.run_until_cancelled(received).await else {
                 return Ok(());
             };
             let Some(list) = received?? else {
                 return Ok(());
             };
-            let own = self.wan.take(list);
+            let own = self.wan.merge_list(list);
             timeout(HANDSHAKE, exchange::send(&mut stream, &own)).await??;
         }
     }

@@ -7,6 +7,7 @@ use bytes::Bytes;
 use futures_util::FutureExt;
 use http::StatusCode;
 use http_body_util::{BodyExt, Full};
+use legate_identity::tls::ServerPolicy;
 use legate_runtime::Scope;
 use legate_testkit::certs::{CertFiles, TestCa};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -32,7 +33,11 @@ fn full(text: impl Into<Bytes>) -> Body {
 /// Answers with the name of the server, the datacenter of the caller and the path.
 fn service(name: String) -> Service {
     Arc::new(move |request, caller| {
-        let text = format!("{name} {} {}", caller.datacenter, request.uri().path());
+        let text = format!(
+            "{name} {} {}",
+            caller.datacenters.join("+"),
+            request.uri().path()
+        );
         async move { Response::new(full(text)) }.boxed()
     })
 }
@@ -40,10 +45,12 @@ fn service(name: String) -> Service {
 fn files(ca: &TestCa, names: &[&str]) -> AgentFiles {
     let CertFiles { cert, key, .. } = ca.agent(names);
     AgentFiles {
-        authorities: vec![ca.ca_file()],
         certificate: cert,
         key,
-        only_newest: false,
+        policy: ServerPolicy {
+            client_authorities: vec![ca.ca_file()],
+            ..ServerPolicy::default()
+        },
     }
 }
 
@@ -67,8 +74,8 @@ impl Server {
             retry_max: 0,
         };
         let scope = Scope::new("test");
-        let wan = Wan::new(&config, &Clock::system(), scope.spawner()).unwrap();
-        wan.serve(&config, listener, service(format!("{node}.{datacenter}")));
+        let wan = Wan::new(config.clone(), &Clock::system(), scope.spawner()).unwrap();
+        wan.serve(listener, service(format!("{node}.{datacenter}")));
         Self { wan, scope }
     }
 
@@ -173,7 +180,9 @@ async fn who_is_not_a_server_of_the_ca_is_refused() {
         .await
         .unwrap_err();
     assert!(
-        error.to_string().contains("its certificate is of \"dc3\""),
+        error
+            .to_string()
+            .contains("its certificate is of [\"dc3\"]"),
         "{error}"
     );
     let error = server
@@ -194,6 +203,20 @@ async fn who_is_not_a_server_of_the_ca_is_refused() {
 }
 
 #[tokio::test]
+async fn a_certificate_can_be_of_several_datacenters() {
+    let ca = TestCa::new();
+    let one = Server::start(&ca, "dc1", "a").await;
+    let files = files(&ca, &["server.dc3.consul", "server.dc2.consul"]);
+    let several = Server::start_with(files, "dc2", "b").await;
+    several.wan.join(&one.address().to_string()).await.unwrap();
+    one.knows(1).await;
+    assert_eq!(one.ask("dc2").await.unwrap(), "b.dc2 dc1 /v1/path");
+    assert_eq!(several.ask("dc1").await.unwrap(), "a.dc1 dc3+dc2 /v1/path");
+    one.stop().await;
+    several.stop().await;
+}
+
+#[tokio::test]
 async fn connections_that_speak_something_else_are_closed() {
     let ca = TestCa::new();
     let server = Server::start(&ca, "dc1", "a").await;
@@ -206,12 +229,12 @@ async fn connections_that_speak_something_else_are_closed() {
     assert!(answer.is_empty());
     // A message that is announced and never sent, and one that is too long, close the connection.
     let identity = Identity::read(files(&ca, &["server.dc2.consul"]), "consul".to_owned()).unwrap();
-    let mut told = dial(&identity, server.address(), Some("dc1"), Protocol::Members)
+    let mut other = dial(&identity, server.address(), Some("dc1"), Protocol::Members)
         .await
         .unwrap()
         .stream;
-    told.write_all(&u32::MAX.to_be_bytes()).await.unwrap();
-    let _ = told.read_to_end(&mut answer).await;
+    other.write_all(&u32::MAX.to_be_bytes()).await.unwrap();
+    let _ = other.read_to_end(&mut answer).await;
     assert!(answer.is_empty());
     let wrong = dial(&identity, server.address(), Some("dc2"), Protocol::Members).await;
     assert!(wrong.is_err(), "it is of another datacenter");
@@ -235,8 +258,8 @@ async fn a_server_joins_those_of_its_settings_when_they_are_there() {
         retry_max: 0,
     };
     let scope = Scope::new("test");
-    let wan = Wan::new(&config, &Clock::system(), scope.spawner()).unwrap();
-    wan.serve(&config, listener, service("b.dc2".to_owned()));
+    let wan = Wan::new(config.clone(), &Clock::system(), scope.spawner()).unwrap();
+    wan.serve(listener, service("b.dc2".to_owned()));
     first.knows(1).await;
     assert_eq!(first.ask("dc2").await.unwrap(), "b.dc2 dc1 /v1/path");
     scope.stop(PATIENCE).await.unwrap();
@@ -255,7 +278,7 @@ async fn one_address_cannot_take_all_connections() {
     let mut closed = 0;
     for stream in &mut idle[128..] {
         let mut byte = [0];
-        let read = timeout(Duration::from_secs(1), stream.read(&mut byte)).await;
+        let read = timeout(PATIENCE, stream.read(&mut byte)).await;
         closed += usize::from(matches!(read, Ok(Ok(0) | Err(_))));
     }
     assert_eq!(closed, 32);

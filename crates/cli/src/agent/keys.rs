@@ -11,8 +11,8 @@ const GOSSIP: &str = "there is no gossip and no RPC among agents; servers share 
 const ALONE: &str = "agents are not joined: servers share their state through etcd (legate-server \
                      --etcd-endpoints)";
 const WAN: &str = "datacenters are independent of each other: nothing is replicated among them";
-const VERIFIED: &str = "connections of servers are TLS with the suites of the library, verified in both directions, \
-                        with the name server.<datacenter>.<domain>";
+const VERIFIED: &str = "connections of servers are TLS, verified in both directions, with the name \
+                        server.<datacenter>.<domain>";
 const RAFT: &str = "there is no Raft: the state is in memory, in a file or in etcd";
 const CACHED: &str = "tokens and policies are always current, and nothing is cached";
 const UI: &str = "there is no web interface";
@@ -31,8 +31,7 @@ const TAKEN: &[(&str, &str)] = &[
         acl.enable_token_replication=false primary_gateways_interval translate_wan_addrs=false"),
     (VERIFIED, "\
         tls.internal_rpc.use_auto_cert=* tls.internal_rpc.verify_incoming=true \
-        tls.internal_rpc.verify_outgoing=true tls.internal_rpc.verify_server_hostname=true \
-        tls.internal_rpc.tls_cipher_suites"),
+        tls.internal_rpc.verify_outgoing=true tls.internal_rpc.verify_server_hostname=true"),
     (GOSSIP, "\
         advertise_reconnect_timeout disable_keyring_file=* encrypt encrypt_verify_incoming=* \
         encrypt_verify_outgoing=* gossip_lan gossip_wan ports.serf_lan ports.serf_wan protocol \

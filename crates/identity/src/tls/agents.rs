@@ -4,35 +4,33 @@
 //! and has such a name. So a client's certificate of the same CA is no server's, and a server cannot pretend to be
 //! in another datacenter.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use rustls::client::WebPkiServerVerifier;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
-use rustls::server::{ResolvesServerCert, WebPkiClientVerifier};
 use rustls::sign::{CertifiedKey, SingleCertAndKey};
 use rustls::{
     CertificateError, ClientConfig, DigitallySignedStruct, Error, RootCertStore, ServerConfig,
     SignatureScheme,
 };
-use x509_parser::extensions::{GeneralName, ParsedExtension};
-use x509_parser::prelude::{FromDer, X509Certificate};
 
 use super::pem::Source;
-use super::{TlsError, bad_pair, provider, trust};
+use super::{
+    ServerPolicy, TlsError, bad_pair, provider, restricted, server_config_of, with_suites,
+};
+use crate::CertificateInfo;
 
 /// The files of a server's identity.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AgentFiles {
-    /// PEM files, or directories of them, with the CA certificates of all servers.
-    pub authorities: Vec<PathBuf>,
     /// The certificate chain, as PEM.
     pub certificate: PathBuf,
     /// Its key, as PEM.
     pub key: PathBuf,
-    /// Whether only TLS 1.3 is accepted.
-    pub only_newest: bool,
+    /// The CAs of all servers, in [`ServerPolicy::client_authorities`], and what both sides accept.
+    pub policy: ServerPolicy,
 }
 
 /// Both sides of connections between servers.
@@ -51,35 +49,23 @@ impl AgentTls {
     ///
     /// [`TlsError`] names the unusable file.
     pub fn read(files: &AgentFiles, domain: &str, protocols: &[&str]) -> Result<Self, TlsError> {
-        let mut roots = RootCertStore::empty();
-        for path in &files.authorities {
-            roots.extend(trust::from_path(path)?.store.roots);
-        }
-        let roots = Arc::new(roots);
-        let clients =
-            WebPkiClientVerifier::builder_with_provider(Arc::clone(&roots), provider()).build();
-        let clients = clients.map_err(|error| TlsError::BadCertificate {
-            origin: "the CA of the servers".to_owned(),
-            reason: error.to_string(),
-        })?;
-        let own = own_certificate(files)?;
-        let versions: &[_] = match files.only_newest {
-            true => &[&rustls::version::TLS13],
-            false => rustls::ALL_VERSIONS,
-        };
-        let mut server = ServerConfig::builder_with_provider(provider())
-            .with_protocol_versions(versions)
-            .map_err(TlsError::Library)?
-            .with_client_cert_verifier(clients)
-            .with_cert_resolver(Arc::clone(&own) as Arc<dyn ResolvesServerCert>);
+        let AgentFiles {
+            certificate,
+            key,
+            policy,
+        } = files;
+        let roots = Arc::new(policy.roots()?);
+        let own = own_certificate(certificate, key)?;
+        let mut server = restricted(&*server_config_of(own.clone())?, policy)?;
         let names = protocols.iter().map(|name| name.as_bytes().to_vec());
         server.alpn_protocols = names.collect();
-        let client = ClientConfig::builder_with_provider(provider())
-            .with_protocol_versions(versions)
-            .map_err(TlsError::Library)?
-            .dangerous()
-            .with_custom_certificate_verifier(verifier(&roots, domain, None)?)
-            .with_client_cert_resolver(own);
+        let client =
+            ClientConfig::builder_with_provider(Arc::new(with_suites(&policy.cipher_suites)?))
+                .with_protocol_versions(policy.versions())
+                .map_err(TlsError::Library)?
+                .dangerous()
+                .with_custom_certificate_verifier(verifier(&roots, domain, None)?)
+                .with_client_cert_resolver(own);
         Ok(Self {
             roots,
             server: Arc::new(server),
@@ -88,7 +74,7 @@ impl AgentTls {
         })
     }
 
-    /// The side that listens. It refuses clients without a certificate of the CA; [`Self::datacenter`] tells whether
+    /// The side that listens. It refuses clients without a certificate of the CA; [`Self::datacenters`] tells whether
     /// that is a server's.
     pub fn server(&self) -> Arc<ServerConfig> {
         Arc::clone(&self.server)
@@ -114,14 +100,14 @@ impl AgentTls {
         Ok(Arc::new(client))
     }
 
-    /// The datacenter of a verified server's certificate. `None`: it is not a server's.
-    pub fn datacenter(&self, certificate: &CertificateDer<'_>) -> Option<String> {
-        datacenter_of(certificate, &self.domain)
+    /// The datacenters of a verified server's certificate, in lower case. Empty: it is not a server's.
+    pub fn datacenters(&self, certificate: &CertificateDer<'_>) -> Vec<String> {
+        datacenters_of(certificate, &self.domain)
     }
 }
 
-fn own_certificate(files: &AgentFiles) -> Result<Arc<SingleCertAndKey>, TlsError> {
-    let (certificate, key) = (Source::file(&files.certificate)?, Source::file(&files.key)?);
+fn own_certificate(certificate: &Path, key: &Path) -> Result<Arc<SingleCertAndKey>, TlsError> {
+    let (certificate, key) = (Source::file(certificate)?, Source::file(key)?);
     let (chain, private) = (certificate.certificates()?, key.private_key()?);
     let own = CertifiedKey::from_der(chain, private, &provider());
     let own = own.map_err(|source| bad_pair(certificate, key, source))?;
@@ -145,26 +131,19 @@ fn verifier(
     }))
 }
 
-/// The datacenter in the first name `server.<datacenter>.<domain>`.
-fn datacenter_of(certificate: &CertificateDer<'_>, domain: &str) -> Option<String> {
-    let (_, parsed) = X509Certificate::from_der(certificate).ok()?;
-    let mut names = parsed.extensions().iter().flat_map(|extension| {
-        let ParsedExtension::SubjectAlternativeName(names) = extension.parsed_extension() else {
-            return [].iter();
-        };
-        names.general_names.iter()
-    });
-    names.find_map(|name| {
-        let GeneralName::DNSName(name) = name else {
-            return None;
-        };
+/// The datacenters in the names `server.<datacenter>.<domain>`.
+fn datacenters_of(certificate: &CertificateDer<'_>, domain: &str) -> Vec<String> {
+    let Ok(info) = CertificateInfo::from_der(certificate) else {
+        return Vec::new();
+    };
+    let end = format!(".{}", domain.trim_end_matches('.').to_ascii_lowercase());
+    let datacenters = info.dns_names.iter().filter_map(|name| {
         let name = name.to_ascii_lowercase();
-        let datacenter = name.strip_prefix("server.")?;
-        let domain = domain.trim_end_matches('.').to_ascii_lowercase();
-        let datacenter = datacenter.strip_suffix(&domain)?.strip_suffix('.')?;
+        let datacenter = name.strip_prefix("server.")?.strip_suffix(&end)?;
         let is_label = !datacenter.is_empty() && !datacenter.contains(['.', '*']);
         is_label.then(|| datacenter.to_owned())
-    })
+    });
+    datacenters.collect()
 }
 
 /// Accepts servers of one datacenter, or of any, whatever address or name was dialled: the name of the node is only
@@ -188,7 +167,10 @@ impl ServerCertVerifier for OfDatacenter {
         let not_valid = || Error::InvalidCertificate(CertificateError::NotValidForName);
         let datacenter = match &self.datacenter {
             Some(datacenter) => datacenter.clone(),
-            None => datacenter_of(end_entity, &self.domain).ok_or_else(not_valid)?,
+            None => {
+                let mut found = datacenters_of(end_entity, &self.domain).into_iter();
+                found.next().ok_or_else(not_valid)?
+            }
         };
         let name = format!("server.{datacenter}.{}", self.domain.trim_end_matches('.'));
         let name = ServerName::try_from(name).map_err(|_| not_valid())?;
@@ -196,25 +178,5 @@ impl ServerCertVerifier for OfDatacenter {
             .verify_server_cert(end_entity, intermediates, &name, ocsp_response, now)
     }
 
-    fn verify_tls12_signature(
-        &self,
-        message: &[u8],
-        cert: &CertificateDer<'_>,
-        dss: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        self.usual.verify_tls12_signature(message, cert, dss)
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        cert: &CertificateDer<'_>,
-        dss: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        self.usual.verify_tls13_signature(message, cert, dss)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.usual.supported_verify_schemes()
-    }
+    signatures_of!(usual);
 }

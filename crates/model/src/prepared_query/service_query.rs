@@ -74,9 +74,9 @@ pub struct QueryFailoverTarget {
     pub partition: TenancyName,
 }
 
-/// Where a query looks for instances when it has found none so far.
+/// Where a query looks for instances of its service.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct QueryPlace<'q> {
+pub struct QueryScope<'q> {
     /// Another datacenter; `None` is this one.
     pub datacenter: Option<&'q str>,
     /// The partition.
@@ -123,8 +123,8 @@ impl ServiceQuery {
     /// Where to look, in order, until there is an instance: the query's own partition and namespace, then the nearest
     /// datacenters if it names a number of them, those that it names, and its targets. `nearest` are all other
     /// datacenters, the nearest first; those that are not in it are left out.
-    pub fn everywhere<'q>(&'q self, nearest: &'q [String]) -> Vec<QueryPlace<'q>> {
-        let own = |datacenter| QueryPlace {
+    pub fn scopes<'q>(&'q self, nearest: &'q [String]) -> Vec<QueryScope<'q>> {
+        let own = |datacenter| QueryScope {
             datacenter,
             partition: &self.partition,
             namespace: &self.namespace,
@@ -144,20 +144,20 @@ impl ServiceQuery {
                 true => None,
                 false => Some(known(&target.datacenter)?),
             };
-            Some(QueryPlace {
+            Some(QueryScope {
                 datacenter,
                 partition: &target.partition,
                 namespace: &target.namespace,
             })
         });
-        let mut places = vec![own(None)];
+        let mut scopes = vec![own(None)];
         let datacenters = by_distance.chain(named).map(|name| own(Some(name)));
-        for place in datacenters.chain(targets) {
-            if !places.contains(&place) {
-                places.push(place);
+        for scope in datacenters.chain(targets) {
+            if !scopes.contains(&scope) {
+                scopes.push(scope);
             }
         }
-        places
+        scopes
     }
 
     /// Tenancy of the queried service.

@@ -332,27 +332,27 @@ proptest! {
 #[test]
 fn a_query_looks_in_each_datacenter_once() {
     let nearest = ["near", "far", "farthest"].map(str::to_owned);
-    let places = |failover: Value| {
+    let scopes = |failover: Value| {
         let query = query(json!({"Service": {"Service": "web", "Failover": failover}}));
-        let places = query.service.everywhere(&nearest);
-        let places = places.iter().map(|place| match place.datacenter {
-            Some(datacenter) => format!("{datacenter} {}", place.namespace),
-            None => format!("here {}", place.namespace),
+        let scopes = query.service.scopes(&nearest);
+        let scopes = scopes.iter().map(|scope| match scope.datacenter {
+            Some(datacenter) => format!("{datacenter} {}", scope.namespace),
+            None => format!("here {}", scope.namespace),
         });
-        places
-            .map(|place| place.trim().to_owned())
+        scopes
+            .map(|scope| scope.trim().to_owned())
             .collect::<Vec<_>>()
     };
-    assert_eq!(places(json!({})), ["here"]);
+    assert_eq!(scopes(json!({})), ["here"]);
     let named = json!({"NearestN": 1, "Datacenters": ["Farthest", "near", "unknown"]});
-    assert_eq!(places(named), ["here", "near", "farthest"]);
+    assert_eq!(scopes(named), ["here", "near", "farthest"]);
     let targets = json!({"Targets": [
         {"Datacenter": "far"}, {"Namespace": "a"}, {"Datacenter": "far", "Namespace": "b"},
         {"Datacenter": "far"}, {"Datacenter": "unknown"},
     ]});
-    assert_eq!(places(targets), ["here", "far", "here a", "far b"]);
+    assert_eq!(scopes(targets), ["here", "far", "here a", "far b"]);
     assert_eq!(
-        places(json!({"NearestN": 9})),
+        scopes(json!({"NearestN": 9})),
         ["here", "near", "far", "farthest"]
     );
 }

@@ -463,7 +463,8 @@ async fn serve_tcp(
     stop: &CancellationToken,
 ) -> Result<(), BoxError> {
     let connections = spawner.child("dns");
-    let admission = Admission::new("dns", responder.config.connections.dns);
+    let limit = responder.config.connections.dns;
+    let admission = Admission::new("dns", limit, Some("--dns-max-connections"));
     let accepting = async {
         loop {
             let (stream, client) = net::accept("dns", listener).await;

@@ -54,7 +54,7 @@ impl Acceptor {
         let (accepted, connections) = mpsc::channel(limit.in_all);
         let acceptor = Self {
             accepted,
-            admission: Admission::new("grpc", limit),
+            admission: Admission::new("grpc", limit, Some("--grpc-max-connections")),
             stop,
             close: CancellationToken::new(),
         };

@@ -105,7 +105,7 @@ pub(super) async fn serve(
     let acceptor = Acceptor {
         service,
         connections: connections.spawner(),
-        admission: Admission::new("http", limit),
+        admission: Admission::new("http", limit, Some("--http-max-connections")),
         refusals: Arc::new(Semaphore::new(REFUSALS)),
         stop,
     };

@@ -13,7 +13,7 @@ use crate::api_error::ApiError;
 use crate::config::ServerConfig;
 use crate::dns::{Client, Responder, Transport};
 use crate::prepared::{self, Caller, Sought};
-use crate::wan::Asked;
+use crate::wan::RemoteQuery;
 
 /// `POST /v1/internal/legate/servers/dns`: answers the DNS question of a client in another datacenter.
 pub(super) async fn dns(
@@ -45,7 +45,7 @@ pub(super) async fn query(
     State(config): State<Arc<ServerConfig>>,
     call: Call,
 ) -> Result<Response, ApiError> {
-    let Asked {
+    let RemoteQuery {
         service,
         connect,
         near,

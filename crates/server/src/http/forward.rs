@@ -5,8 +5,8 @@ use axum::body::Body;
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use http::header::{CONNECTION, HOST, HeaderName, HeaderValue, TE, TRANSFER_ENCODING, UPGRADE};
-use http::{Request, Uri, Version};
-use http_body_util::{BodyExt, Full};
+use http::{Method, Request, Uri, Version};
+use http_body_util::BodyExt;
 use legate_model::acl::ANONYMOUS_SECRET;
 use legate_runtime::BoxError;
 use legate_wan::Wan;
@@ -15,6 +15,7 @@ use super::call::{Call, token_in};
 use super::params::Params;
 use crate::acl::Rights;
 use crate::api_error::ApiError;
+use crate::wan;
 
 /// Paths about the server that is asked, or about all datacenters.
 const HERE: [&str; 4] = [
@@ -53,10 +54,9 @@ pub(super) async fn write(
     let datacenter = datacenter.to_ascii_lowercase();
     let invalid = |_| ApiError::bad_request(format!("Invalid datacenter {datacenter:?}"));
     let (partition, namespace) = (&call.tenancy.partition, &call.tenancy.namespace);
-    let uri = format!("https://server.{datacenter}{path}?partition={partition}&ns={namespace}");
-    let body = Full::new(Bytes::copy_from_slice(call.body()));
-    let body = body.map_err(|never| match never {}).boxed_unsync();
-    let request = Request::put(uri).header(TOKEN, &call.token).body(body);
+    let path = format!("{path}?partition={partition}&ns={namespace}");
+    let body = Bytes::copy_from_slice(call.body());
+    let request = wan::request(Method::PUT, &datacenter, &path, &call.token, body);
     let answered = wan.request(&datacenter, request.map_err(invalid)?).await;
     match answered {
         Ok(response) => Ok(response.map(Body::new)),

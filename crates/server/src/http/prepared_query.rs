@@ -10,8 +10,9 @@ use axum::extract::{ConnectInfo, Path, State};
 use axum::response::Response;
 use http::{HeaderMap, StatusCode};
 use legate_model::acl::{Access, Authorizer, Resource};
-use legate_model::{InvalidQuery, PreparedQuery, QueryDns, QueryPlace, TenancyName, UnusableQuery};
-use legate_runtime::BoxError;
+use legate_model::{
+    CheckServiceNode, InvalidQuery, PreparedQuery, QueryDns, TenancyName, UnusableQuery,
+};
 use legate_store::{ReadTxn, Writer};
 use legate_wan::Wan;
 use serde::Serialize;
@@ -21,7 +22,7 @@ use uuid::Uuid;
 use super::call::{Call, visible};
 use crate::api_error::ApiError;
 use crate::prepared;
-use crate::wan::{self, Found};
+use crate::wan;
 
 const EXECUTE: &str = "/execute";
 const EXPLAIN: &str = "/explain";
@@ -138,7 +139,7 @@ struct Executed<'a> {
     service: &'a str,
     #[serde(skip_serializing_if = "TenancyName::is_empty")]
     namespace: &'a TenancyName,
-    nodes: Vec<Value>,
+    nodes: Nodes,
     #[serde(rename = "DNS")]
     dns: &'a QueryDns,
     datacenter: &'a str,
@@ -211,40 +212,43 @@ async fn execute(
         near: of_caller.unwrap_or(&wanted.near),
     };
     let nearest = wan.map_or_else(Vec::new, |wan| wan.datacenters().split_off(1));
-    let own = call.config.datacenter.as_str();
-    let (mut nodes, mut filtered, mut last) = (Vec::new(), false, None);
-    let places = wanted.everywhere(&nearest);
-    for (failovers, place) in places.iter().enumerate() {
-        let found = match place.datacenter.zip(wan) {
-            Some((datacenter, wan)) => wan::select(wan, datacenter, token, sought, *place).await,
-            None => here(call, &caller, sought, *place),
+    let (mut nodes, mut filtered, mut last) = (Nodes::Here(Vec::new()), false, None);
+    let scopes = wanted.scopes(&nearest);
+    for (failovers, scope) in scopes.iter().enumerate() {
+        last = Some((failovers, scope));
+        let (found, hidden) = match scope.datacenter.zip(wan) {
+            Some((datacenter, wan)) => {
+                match wan::select(wan, datacenter, token, sought, *scope).await {
+                    Ok(found) => (Nodes::There(found.nodes), found.filtered),
+                    // As in Consul: the next one may have instances.
+                    Err(error) => {
+                        tracing::warn!(%error, datacenter, query = name, "a prepared query cannot fail over");
+                        continue;
+                    }
+                }
+            }
+            None => {
+                let state = call.reader.state();
+                let found = prepared::select_at(&state.read(), &caller, sought, *scope);
+                (Nodes::Here(found.nodes), found.filtered)
+            }
         };
-        last = Some((failovers, place));
-        match found {
-            Ok(found) => {
-                nodes = found.nodes;
-                filtered |= found.filtered;
-            }
-            // As in Consul: the next one may have instances.
-            Err(error) => {
-                let datacenter = place.datacenter.unwrap_or(own);
-                tracing::warn!(%error, datacenter, query = name, "a prepared query cannot fail over");
-            }
-        }
+        nodes = found;
+        filtered |= hidden;
         if !nodes.is_empty() {
             break;
         }
     }
-    let Some((failovers, place)) = last else {
+    let Some((failovers, scope)) = last else {
         return Err(ApiError::internal("The query looks nowhere"));
     };
     nodes.truncate(limit);
     let executed = Executed {
         service: &wanted.service,
-        namespace: place.namespace,
+        namespace: scope.namespace,
         nodes,
         dns: &query.dns,
-        datacenter: place.datacenter.unwrap_or(own),
+        datacenter: scope.datacenter.unwrap_or(&call.config.datacenter),
         peer_name: "",
         failovers,
         about: About::of(call, filtered)?,
@@ -252,20 +256,29 @@ async fn execute(
     call.answer(NO_INDEX, &executed, filtered)
 }
 
-/// The instances in a partition and namespace of this datacenter.
-fn here(
-    call: &Call,
-    caller: &prepared::Caller<'_>,
-    sought: prepared::Sought<'_>,
-    place: QueryPlace<'_>,
-) -> Result<Found, BoxError> {
-    let state = call.reader.state();
-    let selected = prepared::select_at(&state.read(), caller, sought, place);
-    let nodes = selected.nodes.iter().map(serde_json::to_value);
-    Ok(Found {
-        nodes: nodes.collect::<Result<_, _>>()?,
-        filtered: selected.filtered,
-    })
+/// Instances that a query has found.
+#[derive(Serialize)]
+#[serde(untagged)]
+enum Nodes {
+    Here(Vec<CheckServiceNode>),
+    /// In another datacenter, as its API shows them.
+    There(Vec<Value>),
+}
+
+impl Nodes {
+    fn is_empty(&self) -> bool {
+        match self {
+            Self::Here(nodes) => nodes.is_empty(),
+            Self::There(nodes) => nodes.is_empty(),
+        }
+    }
+
+    fn truncate(&mut self, limit: usize) {
+        match self {
+            Self::Here(nodes) => nodes.truncate(limit),
+            Self::There(nodes) => nodes.truncate(limit),
+        }
+    }
 }
 
 fn explain(call: &Call, name: &str) -> Result<Response, ApiError> {

@@ -1,32 +1,10 @@
 //! Connection limits of each API. Pure: derives the limits from the settings and the limit of open files.
 
+use legate_runtime::admission::ApiLimit;
+
 /// File descriptors for other purposes: listeners, the store's files, connections that are being rejected,
 /// certificate files.
 const OWN_FILES: usize = 256;
-
-/// Connection limits of one API. Further connections are rejected.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct ApiLimit {
-    /// Maximum connections in total.
-    pub in_all: usize,
-    /// Maximum connections per client address. IPv6 addresses are counted by their /64 prefix, because a single
-    /// client usually controls all addresses in it.
-    pub per_address: usize,
-}
-
-impl ApiLimit {
-    /// Lowers the total to at most `most`, and the limit per address in proportion.
-    fn at_most(self, most: usize) -> Self {
-        if self.in_all <= most {
-            return self;
-        }
-        let per_address = self.per_address.saturating_mul(most) / self.in_all;
-        Self {
-            in_all: most,
-            per_address: per_address.max(1),
-        }
-    }
-}
 
 /// Connection limits of a server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -1,7 +1,6 @@
-//! Accepting connections, for all APIs: listening, and connection limits in total and per address. Does not
-//! read or write connections.
+//! Accepting connections, for all APIs: listening, and the connection limits of each API. Does not read or write
+//! connections.
 
-mod admission;
 mod limits;
 mod local;
 
@@ -10,8 +9,9 @@ use std::net::SocketAddr;
 
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 
-pub(crate) use admission::{Admission, Permit};
-pub use limits::{ApiLimit, ConnectionLimits};
+pub use legate_runtime::admission::ApiLimit;
+pub(crate) use legate_runtime::admission::{Admission, Permit};
+pub use limits::ConnectionLimits;
 pub(crate) use local::{accept_local, listen_local};
 
 /// Length of the kernel's accept queue, capped by `net.core.somaxconn` (4,096 by default).

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use hickory_proto::op::ResponseCode;
 use http::{Method, StatusCode};
+use legate_identity::tls::ServerPolicy;
 use legate_model::Secret;
 use legate_server::{AclConfig, AgentFiles, ServerConfig, WanSettings};
 use legate_testkit::certs::{CertFiles, TestCa};
@@ -20,10 +21,12 @@ const PATIENCE: Duration = Duration::from_secs(10);
 fn of_datacenter(ca: &TestCa, datacenter: &'static str) -> impl FnOnce(&mut ServerConfig) {
     let CertFiles { cert, key, .. } = ca.agent(&[&format!("server.{datacenter}.consul")]);
     let files = AgentFiles {
-        authorities: vec![ca.ca_file()],
         certificate: cert,
         key,
-        only_newest: false,
+        policy: ServerPolicy {
+            client_authorities: vec![ca.ca_file()],
+            ..ServerPolicy::default()
+        },
     };
     move |config| {
         config.datacenter = datacenter.to_owned();
@@ -102,10 +105,9 @@ async fn requests_are_answered_by_the_datacenter_that_they_name() {
 
     // A blocking query waits there, and wakes once.
     let path = format!("/v1/kv/a?dc=dc2&index={}&wait=60s", read.index());
-    let write = async {
-        tokio::time::sleep(Duration::from_millis(100)).await;
-        other.send(Method::PUT, "/v1/kv/a", "newer").await.json()
-    };
+    let unchanged = client.get(&path.replace("60s", "10ms")).await;
+    assert_eq!(unchanged.index(), read.index(), "it waits for a change");
+    let write = other.send(Method::PUT, "/v1/kv/a", "newer");
     let (woken, _) = tokio::join!(client.get(&path), write);
     assert!(woken.index() > read.index());
     assert_eq!(woken.json()[0]["Value"], json!("bmV3ZXI="));

@@ -1,4 +1,4 @@
-//! Generated orders of questions, losses, starts, stops and removals: when the network works again, all agree.
+//! Generated orders of probes, losses, starts, stops and removals: when the network works again, all agree.
 
 use std::collections::BTreeSet;
 
@@ -52,21 +52,21 @@ impl World {
         }
     }
 
-    /// One server asks another one, and both take what the other one says.
+    /// One server probes another one, and both merge the list of the other one.
     fn exchange(&mut self, from: usize, to: usize) -> bool {
         let now = self.now;
         let asked = self.running[&from].list();
         let Some(other) = self.running.get_mut(&to) else {
             return false;
         };
-        other.take(asked, now);
+        other.merge_list(asked, now);
         let answer = other.list();
         let asking = self.running.get_mut(&from).unwrap();
-        asking.answered(&name(to), Duration::from_millis(5), answer, now);
+        asking.succeeded(&name(to), Duration::from_millis(5), answer, now);
         true
     }
 
-    /// All servers ask whom they want; `lost` questions are not answered.
+    /// All servers probe whom they want; `lost` probes fail.
     fn round(&mut self, mut lost: impl FnMut() -> bool) {
         self.now += INTERVAL * 2;
         let now = self.now;
@@ -74,13 +74,11 @@ impl World {
             let Some(asking) = self.running.get_mut(&server) else {
                 continue;
             };
-            for question in asking.due(now) {
-                let to = (0..SERVERS)
-                    .find(|other| name(*other) == question.to)
-                    .unwrap();
+            for probe in asking.due(now) {
+                let to = (0..SERVERS).find(|other| name(*other) == probe.to).unwrap();
                 if lost() || !self.exchange(server, to) {
                     let asking = self.running.get_mut(&server).unwrap();
-                    asking.unanswered(&question.to, "lost".to_owned(), 0.5, now);
+                    asking.failed(&probe.to, "lost".to_owned(), 0.5, now);
                 }
             }
         }
@@ -124,7 +122,7 @@ fn play(world: &mut World, step: Step) {
         Step::Leave(server) => {
             if let Some(leaving) = world.running.get_mut(&server) {
                 leaving.leave();
-                // It says so to all that it can reach.
+                // It sends its list to all that it can reach.
                 for other in 0..SERVERS {
                     if other != server {
                         world.exchange(server, other);
@@ -175,36 +173,36 @@ proptest! {
 fn two() -> (Membership, Instant) {
     let now = Instant::now();
     let mut own = Membership::new(description(0, 0, 1));
-    own.take(vec![description(1, 0, 1)], now);
+    own.merge_list(vec![description(1, 0, 1)], now);
     (own, now)
 }
 
 #[test]
-fn a_server_fails_after_three_unanswered_questions_and_is_asked_less_often() {
+fn a_server_fails_after_three_failed_probes_and_is_probed_less_often() {
     let (mut own, mut now) = two();
     let other = description(1, 0, 1).name();
-    for question in 1..=FAILURES {
-        assert_eq!(own.members()[0].status, Status::Alive, "{question}");
+    for probe in 1..=FAILURES {
+        assert_eq!(own.members()[0].status, Status::Alive, "{probe}");
         assert_eq!(own.due(now).len(), 1);
-        assert!(own.due(now).is_empty(), "one question at a time");
-        own.unanswered(&other, "refused".to_owned(), 0.0, now);
-        now = own.next().unwrap();
+        assert!(own.due(now).is_empty(), "one probe at a time");
+        own.failed(&other, "refused".to_owned(), 0.0, now);
+        now = own.next_probe().unwrap();
     }
     let failed = &own.members()[0];
     assert_eq!(failed.status, Status::Failed);
     assert_eq!(failed.error.as_deref(), Some("refused"));
     assert!(own.servers("dc1").is_empty());
-    assert_eq!(own.list().len(), 1, "others are not told of it");
+    assert_eq!(own.list().len(), 1, "it is not in lists for others");
     for _ in 0..20 {
         own.due(now);
-        own.unanswered(&other, String::new(), 1.0, now);
-        assert!(own.next().unwrap() - now <= LONGEST.mul_f64(1.2));
-        now = own.next().unwrap();
+        own.failed(&other, String::new(), 1.0, now);
+        assert!(own.next_probe().unwrap() - now <= LONGEST.mul_f64(1.2));
+        now = own.next_probe().unwrap();
     }
-    // It asks this server: it is asked at once.
-    own.take(vec![description(1, 0, 1)], now);
+    // It reaches this server, so it is probed at once.
+    own.merge_list(vec![description(1, 0, 1)], now);
     assert_eq!(own.due(now).len(), 1);
-    own.answered(&other, INTERVAL, vec![description(1, 0, 1)], now);
+    own.succeeded(&other, INTERVAL, vec![description(1, 0, 1)], now);
     assert_eq!(own.members()[0].status, Status::Alive);
 }
 
@@ -214,11 +212,11 @@ fn who_has_left_is_remembered_for_three_days() {
     let other = description(1, 0, 1).name();
     assert!(own.force_leave(&other, false, now));
     assert!(!own.force_leave(&description(2, 0, 1).name(), false, now));
-    own.take(vec![description(1, 0, 1)], now);
+    own.merge_list(vec![description(1, 0, 1)], now);
     assert_eq!(
         own.members()[0].status,
         Status::Left,
-        "what others say is older"
+        "the descriptions of others are older"
     );
     assert!(own.due(now + REMEMBERED / 2).is_empty());
     assert_eq!(own.members().len(), 1);
@@ -233,12 +231,12 @@ fn hostile_lists_are_bounded() {
         node: format!("x{node}"),
         ..description(1, 0, 1)
     });
-    own.take(many.collect(), now);
+    own.merge_list(many.collect(), now);
     let more = (0..MOST).map(|node| Description {
         node: format!("y{node}"),
         ..description(1, 0, 1)
     });
-    own.take(more.collect(), now);
+    own.merge_list(more.collect(), now);
     assert!(own.members().len() <= MOST);
     let count = own.members().len();
     let bad = |change: fn(&mut Description)| {
@@ -246,7 +244,7 @@ fn hostile_lists_are_bounded() {
         change(&mut bad);
         bad
     };
-    own.take(
+    own.merge_list(
         vec![
             bad(|it| it.node = "../x".to_owned()),
             bad(|it| it.datacenter = String::new()),
@@ -259,8 +257,8 @@ fn hostile_lists_are_bounded() {
             },
             bad(|it| it.address.set_port(0)),
             bad(|it| it.address.set_ip([0, 0, 0, 0].into())),
-            bad(|it| drop(it.tags.insert("a".to_owned(), "x".repeat(300)))),
-            bad(|it| it.tags = (0..40).map(|n| (n.to_string(), String::new())).collect()),
+            bad(|it| drop(it.tags.insert("a".to_owned(), "x".repeat(200)))),
+            bad(|it| it.tags = (0..20).map(|n| (n.to_string(), String::new())).collect()),
         ],
         now,
     );
@@ -275,14 +273,62 @@ fn datacenters_are_ordered_by_their_distance() {
     let mut own = Membership::new(description(0, 0, 1));
     for (datacenter, millis) in [(1, 80), (2, 20), (3, 50)] {
         let there = description(datacenter, 0, 1);
-        own.take(vec![there.clone()], now);
-        own.answered(
+        own.merge_list(vec![there.clone()], now);
+        own.succeeded(
             &there.name(),
             Duration::from_millis(millis),
             vec![there],
             now,
         );
     }
-    own.take(vec![description(4, 0, 1)], now);
+    own.merge_list(vec![description(4, 0, 1)], now);
     assert_eq!(own.datacenters(), ["dc0", "dc2", "dc3", "dc1", "dc4"]);
+}
+
+#[test]
+fn the_longest_list_fits_into_a_message() {
+    let now = Instant::now();
+    let longest = |node: usize| {
+        let tag = |n: usize| (format!("{n:02}"), "\\".repeat(TAGS.1 - 2));
+        Description {
+            node: format!("{node:03}{}", "n".repeat(60)),
+            datacenter: "d".repeat(63),
+            incarnation: HIGHEST - 1,
+            tags: (0..TAGS.0).map(tag).collect(),
+            ..description(0, 0, 0)
+        }
+    };
+    let mut own = Membership::new(longest(999));
+    own.merge_list((0..MOST).map(longest).collect(), now);
+    let list = own.list();
+    assert_eq!(list.len(), MOST + 1);
+    let message = serde_json::to_vec(&list).unwrap();
+    assert!(
+        message.len() <= crate::exchange::LONGEST,
+        "{}",
+        message.len()
+    );
+}
+
+#[test]
+fn an_older_description_of_this_server_is_no_other_server() {
+    let now = Instant::now();
+    let mut own = Membership::new(description(0, 0, 1_000));
+    // It was at another address before it was restarted.
+    let before = description(0, 5, 7);
+    own.merge_list(
+        vec![Description {
+            node: "n0".to_owned(),
+            ..before
+        }],
+        now,
+    );
+    assert_eq!(own.own().incarnation, 1_000);
+    // Others believe that it has left.
+    let left = Description {
+        left: true,
+        ..description(0, 0, 1_000)
+    };
+    own.merge_list(vec![left], now);
+    assert_eq!((own.own().incarnation, own.own().left), (1_001, false));
 }

@@ -61,7 +61,11 @@ pub(super) fn with(
 }
 
 /// TLS settings of a listener. `tls.defaults` applies to fields that are not set.
-fn tls(name: &str, all: &Tls, own: Option<&Protocol>) -> anyhow::Result<(Pair, TlsPolicy)> {
+pub(super) fn tls(
+    name: &str,
+    all: &Tls,
+    own: Option<&Protocol>,
+) -> anyhow::Result<(Pair, TlsPolicy)> {
     let key = format!("tls.{name}");
     let defaults = all.defaults.clone().unwrap_or_default();
     let own = own.cloned().unwrap_or_default();

@@ -500,7 +500,8 @@ fn servers_of_other_datacenters() {
     let tls = r#"
         tls {
           defaults { ca_file = "ca.pem" cert_file = "a.pem" key_file = "b.pem" }
-          internal_rpc { cert_file = "c.pem" key_file = "d.pem" verify_incoming = true tls_min_version = "TLSv1_3" }
+          internal_rpc { cert_file = "c.pem" key_file = "d.pem" verify_incoming = true tls_min_version = "TLSv1_3"
+                         tls_cipher_suites = "TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256" }
         }
     "#;
     assert!(
@@ -511,9 +512,12 @@ fn servers_of_other_datacenters() {
     assert!(config(&["-dev"], &none).wan.is_none());
     let wan = config(&["-dev"], &[("a.hcl", tls)]).wan.unwrap();
     assert_eq!(wan.listen.to_string(), "127.0.0.1:8300");
-    assert_eq!(wan.files.authorities, [PathBuf::from("ca.pem")]);
+    let policy = &wan.files.policy;
+    assert_eq!(policy.client_authorities, [PathBuf::from("ca.pem")]);
     assert_eq!(wan.files.certificate, PathBuf::from("c.pem"));
-    assert!(wan.files.only_newest && wan.join.is_empty());
+    assert!(policy.only_newest && wan.join.is_empty());
+    let suites = &policy.cipher_suites;
+    assert_eq!(suites, &["TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256"]);
 
     let more = r#"
         bind_addr = "10.0.0.5" advertise_addr_wan = "192.0.2.5" ports { server = 9300 }

@@ -1,15 +1,15 @@
 //! The port for servers, and the servers of other datacenters to join.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
-use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
-use legate_server::{AgentFiles, WanSettings};
+use legate_identity::tls::{AgentFiles, ServerPolicy};
+use legate_server::{TlsVersion, WanSettings};
 
 use super::super::config::{Settings, time};
 use super::super::sockaddr;
-use super::listeners;
+use super::{listeners, operations};
 
 /// Consul's default port for servers.
 const PORT: i64 = 8300;
@@ -71,34 +71,16 @@ pub(super) fn settings(
 /// `tls.internal_rpc`, or what is missing there of `tls.defaults`.
 fn files(settings: &Settings) -> anyhow::Result<Option<AgentFiles>> {
     let all = settings.tls.clone().unwrap_or_default();
-    let (own, defaults) = (
-        all.internal_rpc.unwrap_or_default(),
-        all.defaults.unwrap_or_default(),
-    );
-    let file = |own: Option<String>, default: Option<String>| {
-        let set = |file: &String| !file.is_empty();
-        own.filter(set).or(default.filter(set)).map(PathBuf::from)
-    };
-    let authorities = [
-        file(own.ca_file, defaults.ca_file),
-        file(own.ca_path, defaults.ca_path),
-    ];
-    let authorities: Vec<PathBuf> = authorities.into_iter().flatten().collect();
-    let version = own.tls_min_version.or(defaults.tls_min_version);
-    let only_newest = match version.as_deref().unwrap_or_default() {
-        "" | "TLS_AUTO" | "TLSv1_2" | "tls12" => false,
-        "TLSv1_3" | "tls13" => true,
-        other => bail!("tls.internal_rpc.tls_min_version {other:?} must be TLSv1_2 or TLSv1_3"),
-    };
-    let certificate = file(own.cert_file, defaults.cert_file);
-    let key = file(own.key_file, defaults.key_file);
-    Ok(match (certificate, key, authorities.is_empty()) {
-        (Some(certificate), Some(key), false) => Some(AgentFiles {
-            authorities,
-            certificate,
-            key,
-            only_newest,
-        }),
-        _ => None,
-    })
+    let (pair, policy) = operations::tls("internal_rpc", &all, all.internal_rpc.as_ref())?;
+    let has_authorities = !policy.client_authorities.is_empty();
+    let pair = pair.filter(|_| has_authorities);
+    Ok(pair.map(|(certificate, key)| AgentFiles {
+        certificate,
+        key,
+        policy: ServerPolicy {
+            client_authorities: policy.client_authorities,
+            only_newest: policy.min_version == TlsVersion::V1_3,
+            cipher_suites: policy.cipher_suites,
+        },
+    }))
 }

@@ -192,20 +192,25 @@ fn member(config: &ServerConfig, id: &str) -> serde_json::Value {
     described(&config.node_name, config.advertise, port, &tags, 1)
 }
 
-/// The servers of all datacenters, this one included.
-fn wan_members(config: &ServerConfig, id: &str, wan: Option<&Wan>) -> Vec<serde_json::Value> {
+/// The servers of all datacenters, this one included, with the names of their nodes.
+fn wan_members(
+    config: &ServerConfig,
+    id: &str,
+    wan: Option<&Wan>,
+) -> Vec<(String, serde_json::Value)> {
     let Some(wan) = wan else {
         let mut own = member(config, id);
         own["Name"] = format!("{}.{}", config.node_name, config.datacenter).into();
-        return vec![own];
+        return vec![(config.node_name.clone(), own)];
     };
     let members = std::iter::once(wan.own()).chain(wan.members());
-    let described = members.map(|member| {
+    let shown = members.map(|member| {
         let (address, name) = (member.address, member.name.to_string());
         let (port, status) = (address.port().into(), wan::number(member.status));
-        described(&name, address.ip(), port, &member.tags, status)
+        let shown = described(&name, address.ip(), port, &member.tags, status);
+        (member.name.node, shown)
     });
-    described.collect()
+    shown.collect()
 }
 
 fn described(
@@ -254,16 +259,10 @@ pub(crate) async fn members(
     let filter = call.filter(&filters::MEMBER)?;
     let members = match in_wan {
         true => wan_members(&call.config, id, wan.as_ref()),
-        false => vec![member(&call.config, id)],
+        false => vec![(name.clone(), member(&call.config, id))],
     };
-    let (mut members, filtered) = visible(members, |member| {
-        let shown = member["Name"].as_str().unwrap_or_default();
-        let node = shown
-            .rsplit_once('.')
-            .filter(|_| in_wan)
-            .map_or(shown, |(node, _)| node);
-        authorizer.node_read(node)
-    });
+    let (members, filtered) = visible(members, |(node, _)| authorizer.node_read(node));
+    let mut members: Vec<_> = members.into_iter().map(|(_, shown)| shown).collect();
     members.retain(|member| filter.matches(member));
     call.list(&members, filtered)
 }

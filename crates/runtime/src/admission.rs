@@ -1,4 +1,4 @@
-//! Counts open connections per client address and in total, and enforces the limits.
+//! Counts open connections per client address and in total, and enforces the limits. Accepts and reads nothing.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv6Addr};
@@ -8,21 +8,46 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-use super::ApiLimit;
-
 /// Minimum interval between log lines about rejections, because rejected clients retry.
 const LOG_EVERY: Duration = Duration::from_secs(10);
 
+/// Connection limits of one API. Further connections are rejected.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ApiLimit {
+    /// Maximum connections in total.
+    pub in_all: usize,
+    /// Maximum connections per client address. IPv6 addresses are counted by their /64 prefix, because a single
+    /// client usually controls all addresses in it.
+    pub per_address: usize,
+}
+
+impl ApiLimit {
+    /// Lowers the total to at most `most`, and the limit per address in proportion.
+    #[must_use]
+    pub fn at_most(self, most: usize) -> Self {
+        if self.in_all <= most {
+            return self;
+        }
+        let per_address = self.per_address.saturating_mul(most) / self.in_all;
+        Self {
+            in_all: most,
+            per_address: per_address.max(1),
+        }
+    }
+}
+
 /// The open connections of one API.
-pub(crate) struct Admission {
+#[derive(Debug)]
+pub struct Admission {
     api: &'static str,
     limit: ApiLimit,
+    flag: Option<&'static str>,
     open: Mutex<Open>,
     /// Notified when the last connection closes.
     empty: Notify,
 }
 
-#[derive(Default)]
+#[derive(Debug, Default)]
 struct Open {
     by_address: HashMap<IpAddr, usize>,
     all: usize,
@@ -32,24 +57,27 @@ struct Open {
 }
 
 /// The permit of an open connection. Dropping it releases the permit.
-pub(crate) struct Permit {
+#[derive(Debug)]
+pub struct Permit {
     admission: Arc<Admission>,
     address: IpAddr,
 }
 
 impl Admission {
-    /// No connections are open. `api` is the API's name in logs and settings, such as `grpc`.
-    pub(crate) fn new(api: &'static str, limit: ApiLimit) -> Arc<Self> {
+    /// No connections are open. `api` is the API's name in logs. `flag` raises the total; with `-per-address`, the limit
+    /// of an address.
+    pub fn new(api: &'static str, limit: ApiLimit, flag: Option<&'static str>) -> Arc<Self> {
         Arc::new(Self {
             api,
             limit,
+            flag,
             open: Mutex::default(),
             empty: Notify::new(),
         })
     }
 
     /// Takes a permit for a connection of `client`; `None` if a limit is reached.
-    pub(crate) fn admit(self: &Arc<Self>, client: IpAddr) -> Option<Permit> {
+    pub fn admit(self: &Arc<Self>, client: IpAddr) -> Option<Permit> {
         let address = counted_as(client);
         let mut open = self.lock();
         let of_address = open.by_address.get(&address).copied().unwrap_or_default();
@@ -75,22 +103,28 @@ impl Admission {
         let refused = std::mem::take(&mut open.refused);
         let (api, in_all) = (self.api, open.all);
         if of_address >= self.limit.per_address {
+            let raise = self.flag.map(|flag| {
+                format!("; if many clients share the address, raise {flag}-per-address")
+            });
+            let raise = raise.unwrap_or_default();
             tracing::warn!(
                 api, %client, open = of_address, refused,
-                "connections are rejected: this client address has reached its limit; if many \
-                 clients share the address, raise --{api}-max-connections-per-address"
+                "connections are rejected: this client address has reached its limit{raise}"
             );
         } else {
+            let raise = self.flag.map(|flag| {
+                format!("; raise {flag} or the limit of open files, or start another server")
+            });
+            let raise = raise.unwrap_or_default();
             tracing::warn!(
                 api, %client, open = in_all, refused,
-                "connections are rejected: this server has reached its limit; raise \
-                 --{api}-max-connections or the limit of open files, or start another server"
+                "connections are rejected: this server has reached its limit{raise}"
             );
         }
     }
 
     /// Waits until no connection is open.
-    pub(crate) async fn emptied(&self) {
+    pub async fn emptied(&self) {
         loop {
             let empty = self.empty.notified();
             if self.lock().all == 0 {
@@ -138,7 +172,7 @@ mod tests {
             in_all,
             per_address,
         };
-        Admission::new("test", limit)
+        Admission::new("test", limit, None)
     }
 
     #[tokio::test]
