@@ -136,6 +136,8 @@ pub struct WanSettings {
 pub struct ServerConfig {
     /// The datacenter this server serves. Default `dc1`.
     pub datacenter: String,
+    /// The datacenter whose CA, config entries and ACLs apply here too. `None`, the default: this one.
+    pub primary_datacenter: Option<String>,
     /// The name of this server's node. Services registered through the agent API belong to it. Default
     /// `legate`.
     pub node_name: String,
@@ -211,6 +213,7 @@ impl Default for ServerConfig {
         let loopback = |port| Some(SocketAddr::from((Ipv4Addr::LOCALHOST, port)));
         Self {
             datacenter: "dc1".to_owned(),
+            primary_datacenter: None,
             node_name: "legate".to_owned(),
             advertise: IpAddr::V4(Ipv4Addr::LOCALHOST),
             http: loopback(8500),
