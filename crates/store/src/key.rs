@@ -236,6 +236,15 @@ impl Key {
         bytes
     }
 
+    /// A key from its table and [its parts](Self::parts).
+    pub(crate) fn of_parts(table: u8, parts: &[String]) -> Self {
+        let mut bytes = vec![table];
+        for part in parts {
+            push(&mut bytes, part);
+        }
+        Self(bytes.into())
+    }
+
     /// A key from its stored form.
     pub(crate) fn from_bytes(bytes: impl Into<Arc<[u8]>>) -> Self {
         Self(bytes.into())
@@ -399,6 +408,8 @@ mod tests {
             prop_assert_eq!(key(&[&a]).cmp(&key(&[&b])), a.cmp(&b));
             prop_assert_eq!(key(&[&a, &c]).is_below(&key(&[&b])), a == b);
             prop_assert_eq!(key(&[&a]).tenancy(), Some(Tenancy::default()));
+            let again = Key::of_parts(key(&[&a]).table(), &key(&[&a]).parts().unwrap());
+            prop_assert_eq!(again, key(&[&a]));
         }
 
         #[test]

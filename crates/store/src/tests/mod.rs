@@ -13,6 +13,7 @@ mod policies;
 mod prepared_queries;
 mod processes;
 mod random;
+mod replication;
 mod restarts;
 mod snapshots;
 mod tenants;
