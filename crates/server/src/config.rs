@@ -50,7 +50,7 @@ pub struct TokenSet {
     /// Permits writing this agent and reading nodes, whatever the ACL tables contain.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub agent_recovery: Option<Secret>,
-    /// Stored but unused: there is no replication.
+    /// Used for what a secondary datacenter asks of the primary.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub replication: Option<Secret>,
     /// Stored but unused: the author of the configuration files is trusted.
@@ -251,6 +251,12 @@ impl Default for ServerConfig {
 }
 
 impl ServerConfig {
+    /// The primary datacenter, if it is another one.
+    pub(crate) fn primary(&self) -> Option<&str> {
+        let primary = self.primary_datacenter.as_deref()?;
+        (!primary.eq_ignore_ascii_case(&self.datacenter)).then_some(primary)
+    }
+
     /// Action for connections that match no intention, with defaults applied.
     pub fn intention_default(&self) -> Action {
         match (self.default_intention_policy, &self.acl) {

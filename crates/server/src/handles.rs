@@ -27,6 +27,7 @@ use crate::config::ServerConfig;
 use crate::dns::{CurrentDns, Responder};
 use crate::problems::Problems;
 use crate::rates::Rates;
+use crate::replication;
 use crate::telemetry::Traces;
 
 /// All handles of one server.
@@ -72,6 +73,8 @@ pub(crate) struct Handles {
     pub(crate) traces: Traces,
     /// Servers of other datacenters. `None`: this one has no port for servers.
     pub(crate) wan: Option<Wan>,
+    /// How the primary datacenter is followed. `None`: this is the primary.
+    pub(crate) replication: Option<replication::Status>,
     /// Spawns tasks that end with the server.
     pub(crate) spawner: Spawner,
 }

@@ -13,7 +13,8 @@
 //! 4. `audit`, `certificate`, `rates`, `telemetry`, `dns`: services that run next to the store. `seed`: rows
 //!    written at startup. `gateway_reports`: what proxies say about gateways. `agent`: the server in its role as
 //!    agent of its node.
-//!    `rehearsal`: whether settings could start a server.
+//!    `rehearsal`: whether settings could start a server. `wan`: servers of other datacenters. `replication`: rows of
+//!    the primary datacenter.
 //! 5. `handles`: shared handles to all of the above.
 //! 6. `grpc` and `http`: the APIs. In `http`, the route table imports the endpoints, never the reverse.
 //! 7. `server` wires the parts together and starts them; `program` adds signals and exit handling.
@@ -40,6 +41,7 @@ mod program;
 mod rates;
 mod registration;
 mod rehearsal;
+mod replication;
 mod seed;
 mod server;
 mod sessions;

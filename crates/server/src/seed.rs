@@ -81,6 +81,16 @@ pub(crate) async fn own_rows(
         })
         .await
         .map_err(refused("the server's own node"))?;
+    if let Some(primary) = config.primary() {
+        // As in Consul.
+        if config.acl.initial_management.is_some() || !config.agent.config_entries.is_empty() {
+            tracing::info!(
+                primary,
+                "the initial management token and config entries of the settings are only written in the primary datacenter"
+            );
+        }
+        return Ok(());
+    }
     if let Some(token) = acl::initial_token(config, clock.now()) {
         if Uuid::parse_str(token.secret_id.expose()).is_err() {
             tracing::warn!(

@@ -9,6 +9,7 @@ use std::time::Duration;
 use legate_ca::{Ca, CaManager, LeafStore, ServiceLeaves};
 use legate_checks::{Reports, Runner};
 use legate_model::ServiceInstance;
+use legate_model::name::{validate_datacenter, validate_node_name};
 use legate_proxycfg::{Manager, ManagerConfig, ProxyId};
 use legate_resources::Generator;
 use legate_runtime::metrics::Registry;
@@ -30,7 +31,9 @@ use crate::net::{self, ConnectionLimits};
 use crate::problems::Problems;
 use crate::rates::Rates;
 use crate::start_error::StartError;
-use crate::{dns, gateway_reports, grpc, http, seed, sessions, telemetry, tenants, wan};
+use crate::{
+    dns, gateway_reports, grpc, http, replication, seed, sessions, telemetry, tenants, wan,
+};
 
 /// Paths of a certificate chain and its private key.
 type FilePair = (PathBuf, PathBuf);
@@ -82,6 +85,15 @@ pub struct Server {
     agent: Arc<Agent>,
 }
 
+fn check_names(config: &ServerConfig) -> Result<(), StartError> {
+    validate_datacenter(&config.datacenter)?;
+    if let Some(primary) = config.primary() {
+        validate_datacenter(primary)?;
+    }
+    validate_node_name(&config.node_name)?;
+    Ok(())
+}
+
 fn manager_config(config: &ServerConfig) -> ManagerConfig {
     ManagerConfig {
         agent_ipv6: net::has_ipv6(),
@@ -113,8 +125,7 @@ impl Server {
     /// # Errors
     /// [`StartError`] names the setting at fault. No task is left running.
     pub async fn start(config: ServerConfig, parts: Parts) -> Result<Self, StartError> {
-        legate_model::name::validate_datacenter(&config.datacenter)?;
-        legate_model::name::validate_node_name(&config.node_name)?;
+        check_names(&config)?;
         let Parts {
             store,
             clock,
@@ -174,6 +185,7 @@ impl Server {
             manager: manager.clone(),
             methods: Arc::new(acl::Methods::new(store.reader())),
             generator: Arc::new(Generator::new()),
+            replication: replication::Status::of(&config, &registry)?,
             registry,
             wan: wan.clone(),
             spawner: scope.spawner(),
@@ -214,7 +226,9 @@ impl Server {
         .await?;
         let https = tls(listening.https, &config.https_files, &config.https_policy).await?;
         if self.config.acl.enabled {
-            let sweep = acl::sweep(self.store.clone(), handles.clock.clone(), stop.clone());
+            let only_local = self.config.primary().is_some();
+            let clock = handles.clock.clone();
+            let sweep = acl::sweep(self.store.clone(), clock, only_local, stop.clone());
             self.scope.spawn("expired tokens", sweep);
         }
         let overdue = sessions::end_overdue(self.store.clone(), stop.clone());
@@ -224,6 +238,7 @@ impl Server {
         let reports =
             gateway_reports::note(self.store.clone(), handles.proxies.clone(), stop.clone());
         self.scope.spawn("reports of gateways", reports);
+        self.follow_primary(handles)?;
         let listeners = http::Listeners {
             plain: listening.http,
             sockets: listening.http_sockets,
@@ -255,6 +270,29 @@ impl Server {
             );
             self.scope.spawn("DNS", api);
         }
+        Ok(())
+    }
+
+    /// Starts to follow the primary datacenter, if it is another one.
+    fn follow_primary(&self, handles: &Handles) -> Result<(), StartError> {
+        let (Some(primary), Some(status)) = (self.config.primary(), &handles.replication) else {
+            return Ok(());
+        };
+        let wan = self.wan.clone().ok_or_else(|| StartError::Alone {
+            primary: primary.to_owned(),
+        })?;
+        let follower = replication::Follower {
+            primary: primary.to_ascii_lowercase(),
+            acls: self.config.acl.enabled,
+            store: self.store.clone(),
+            wan,
+            rights: handles.rights(),
+            clock: handles.clock.clone(),
+            problems: handles.problems.clone(),
+            status: status.clone(),
+        };
+        let run = follower.run(self.scope.token());
+        self.scope.spawn("replication", run);
         Ok(())
     }
 

@@ -56,6 +56,15 @@ pub enum StartError {
     /// The certificate of this server, or the CA of servers, cannot be used.
     #[error("the port for servers cannot be opened: {0}; check tls.internal_rpc")]
     Wan(#[from] legate_identity::tls::TlsError),
+    /// A secondary datacenter has no port for servers.
+    #[error(
+        "primary_datacenter is {primary:?}, but servers of other datacenters cannot be reached: set ports.server, and \
+         ca_file, cert_file and key_file in tls.internal_rpc"
+    )]
+    Alone {
+        /// The primary datacenter.
+        primary: String,
+    },
     /// The datacenter or node name is invalid.
     #[error("{0}; check the datacenter and node name in the settings")]
     Name(#[from] legate_model::name::InvalidName),

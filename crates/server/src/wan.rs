@@ -192,11 +192,23 @@ async fn ask(
     token: &str,
     question: Vec<u8>,
 ) -> Result<Vec<u8>, BoxError> {
+    ask_up_to(wan, datacenter, path, token, question, LARGEST_ANSWER).await
+}
+
+/// The same, for an answer of at most `largest` bytes.
+pub(crate) async fn ask_up_to(
+    wan: &Wan,
+    datacenter: &str,
+    path: &str,
+    token: &str,
+    question: Vec<u8>,
+    largest: usize,
+) -> Result<Vec<u8>, BoxError> {
     let path = format!("{FOR_SERVERS}{path}");
     let request = request(Method::POST, datacenter, &path, token, question)?;
     let answer = wan.request(datacenter, request).await?;
     let status = answer.status();
-    let body = Limited::new(answer.into_body(), LARGEST_ANSWER).collect();
+    let body = Limited::new(answer.into_body(), largest).collect();
     let body = body.await?.to_bytes();
     match status {
         StatusCode::OK => Ok(body.into()),

@@ -104,6 +104,7 @@ settings! {
         default_policy: String,
         enable_key_list_policy: bool,
         enable_token_persistence: bool,
+        enable_token_replication: bool,
         tokens: Tokens,
     }
     /// `acl.tokens`

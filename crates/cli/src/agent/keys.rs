@@ -10,7 +10,8 @@ const GOSSIP: &str = "there is no gossip and no RPC among agents; servers share 
                       etcd (legate-server --etcd-endpoints)";
 const ALONE: &str = "agents are not joined: servers share their state through etcd (legate-server \
                      --etcd-endpoints)";
-const WAN: &str = "datacenters are independent of each other: nothing is replicated among them";
+const WAN: &str =
+    "servers of other datacenters are reached directly: datacenters are joined by retry_join_wan";
 const VERIFIED: &str = "connections of servers are TLS, verified in both directions, with the name \
                         server.<datacenter>.<domain>";
 const RAFT: &str = "there is no Raft: the state is in memory, in a file or in etcd";
@@ -28,7 +29,7 @@ const INTERNAL: &str = "it is an internal setting";
 const TAKEN: &[(&str, &str)] = &[
     (CACHED, "acl.down_policy acl.policy_ttl acl.role_ttl acl.token_ttl"),
     (WAN, "\
-        acl.enable_token_replication=false primary_gateways_interval translate_wan_addrs=false"),
+        primary_gateways_interval translate_wan_addrs=false"),
     (VERIFIED, "\
         tls.internal_rpc.use_auto_cert=* tls.internal_rpc.verify_incoming=true \
         tls.internal_rpc.verify_outgoing=true tls.internal_rpc.verify_server_hostname=true"),

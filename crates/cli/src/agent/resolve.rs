@@ -64,20 +64,14 @@ pub(super) fn resolve(sources: Sources, dev: bool) -> anyhow::Result<Resolved> {
         .clone()
         .unwrap_or_else(|| "dc1".to_owned());
     let datacenter = datacenter.to_ascii_lowercase();
-    if let Some(primary) = &settings.primary_datacenter
-        && !primary.eq_ignore_ascii_case(&datacenter)
-    {
-        bail!(
-            "primary_datacenter is {primary:?} and datacenter {datacenter:?}: federation is not \
-             supported, so they must be the same"
-        );
-    }
+    let primary_datacenter = wan::primary(&settings, &datacenter)?;
     let ports = Listeners::of(&settings, dev)?;
     let check_settings = check_settings(&settings)?;
     let (tokens, token_file) = agent_tokens(&settings, dev);
     let acl = acl(settings.acl.clone())?;
     let server = ServerConfig {
         datacenter,
+        primary_datacenter,
         node_name: node_name(&settings)?,
         advertise: advertise(&settings)?,
         http: ports.http,

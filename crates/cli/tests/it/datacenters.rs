@@ -47,7 +47,8 @@ async fn datacenters_are_joined_and_reached_by_commands() {
         assert!(done, "{arguments}: {text}");
     }
     let one = Agent::start(&of_datacenter(folder, "dc1")).await;
-    let two = Agent::start(&of_datacenter(folder, "dc2")).await;
+    let secondary = "primary_datacenter = \"dc1\"";
+    let two = Agent::start(&format!("{}\n{secondary}", of_datacenter(folder, "dc2"))).await;
     let here = |arguments: String| {
         let one = &one;
         async move { legate(folder, Some(one), &arguments).await }
@@ -81,6 +82,16 @@ async fn datacenters_are_joined_and_reached_by_commands() {
         !here("kv get greeting".to_owned()).await.1,
         "it is not here"
     );
+    // A row of all datacenters, written through the secondary.
+    let entry = folder.join("web.hcl");
+    let content = "Kind = \"service-defaults\"\nName = \"web\"\nProtocol = \"http\"\n";
+    std::fs::write(&entry, content).unwrap();
+    let write = format!("config write {}", entry.display());
+    let (text, done) = legate(folder, Some(&two), &write).await;
+    assert!(done, "{text}");
+    let read = "config read -kind service-defaults -name web".to_owned();
+    let (text, done) = here(read).await;
+    assert!(done && text.contains("http"), "{text}");
     let (text, done) = here("join -wan 127.0.0.1:1".to_owned()).await;
     assert!(!done && text.contains("Failed to join"), "{text}");
     one.stop().await;

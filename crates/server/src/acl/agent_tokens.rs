@@ -24,7 +24,7 @@ pub(crate) enum TokenKind {
     Agent,
     /// Access to this agent for recovery by an operator.
     Recovery,
-    /// Replication between datacenters. Unused: there is none.
+    /// What a secondary datacenter asks of the primary.
     Replication,
     /// Registration of services from configuration files. Unused: their author is trusted.
     Registration,
@@ -139,6 +139,11 @@ impl AgentTokens {
     /// The token for DNS queries; empty if there is none.
     pub(crate) fn of_dns(&self) -> String {
         self.with(|now| text(now.dns.as_ref().or(now.default.as_ref())))
+    }
+
+    /// The token for what is asked of the primary datacenter; empty if there is none.
+    pub(crate) fn of_replication(&self) -> String {
+        self.with(|now| text(now.replication.as_ref()))
     }
 
     /// Whether this is the agent's recovery token.

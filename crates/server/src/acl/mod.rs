@@ -73,6 +73,11 @@ impl Rights {
         self.agent.of_dns()
     }
 
+    /// The token for what is asked of the primary datacenter; empty for the anonymous token.
+    pub(crate) fn replication_token(&self) -> String {
+        self.agent.of_replication()
+    }
+
     /// The stored token with this secret. An empty secret is the anonymous token.
     pub(crate) fn owner(&self, token: &str) -> Option<Arc<Token>> {
         let anonymous = is_anonymous(token);
@@ -157,7 +162,7 @@ pub(crate) fn initial_token(config: &ServerConfig, now: SystemTime) -> Option<To
     })
 }
 
-/// Deletes expired tokens until `stop`. Of several servers with one store, only the leader does; its successor
+/// Deletes expired tokens until `stop`. In a secondary datacenter `only_local`: the primary deletes the others. Of several servers with one store, only the leader does; its successor
 /// continues at once.
 ///
 /// # Errors
@@ -165,6 +170,7 @@ pub(crate) fn initial_token(config: &ServerConfig, now: SystemTime) -> Option<To
 pub(crate) async fn sweep(
     store: Store,
     clock: Clock,
+    only_local: bool,
     stop: CancellationToken,
 ) -> Result<(), BoxError> {
     let mut rounds = interval(SWEEP);
@@ -174,15 +180,15 @@ pub(crate) async fn sweep(
         store.leadership().held().await;
     };
     while stop.run_until_cancelled(due()).await.is_some() {
-        remove_expired(&store, clock.now()).await;
+        remove_expired(&store, clock.now(), only_local).await;
     }
     Ok(())
 }
 
-async fn remove_expired(store: &Store, now: SystemTime) {
+async fn remove_expired(store: &Store, now: SystemTime, only_local: bool) {
     let tokens = store.state().read().tokens_of_all();
     for token in tokens {
-        if !token.is_expired(now) {
+        if !token.is_expired(now) || (only_local && !token.local) {
             continue;
         }
         let accessor = token.accessor_id.clone();

@@ -130,7 +130,7 @@ fn router(handles: &Handles, stop: &CancellationToken) -> Result<Router<Layers>,
     let dataplane = DataplaneServiceServer::new(dataplane);
     let discovery = discovery::Service::new(rights.clone(), config.clone(), stop.clone());
     let discovery = ServerDiscoveryServiceServer::new(discovery);
-    let acl = acl::Service::new(handles.logins(), datacenter.clone());
+    let acl = acl::Service::new(handles);
     let acl = AclServiceServer::new(acl);
     let ca = connect_ca::Service::new(handles, stop.clone());
     let ca = ConnectCaServiceServer::new(ca);

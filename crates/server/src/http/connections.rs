@@ -31,7 +31,7 @@ use tokio_rustls::TlsAcceptor;
 use tower::Service as _;
 
 use super::denial::{self, Asker};
-use super::forward::{self, Forward};
+use super::forward::{self, Forward, Passed};
 use super::guard::Guard;
 use crate::api_error::ApiError;
 use crate::net::{self, Admission, ApiLimit};
@@ -258,7 +258,7 @@ pub(super) struct Service {
     router: Router,
     guard: Guard,
     /// Passes requests on to other datacenters.
-    forward: Option<Forward>,
+    forward: Option<Arc<Forward>>,
     /// Looks up the accessor id of denied requests.
     reader: Reader,
     requests: IntCounterVec,
@@ -284,7 +284,7 @@ impl Service {
         Ok(Self {
             router,
             guard,
-            forward,
+            forward: forward.map(Arc::new),
             reader,
             requests,
         })
@@ -343,8 +343,27 @@ impl Service {
         let forward = self.forward.as_ref().filter(|_| !here);
         match forward.and_then(|forward| Some((forward, forward.datacenter_of(request.uri())?))) {
             Some((forward, datacenter)) => forward.send(datacenter, request).map(Ok).boxed(),
-            None => self.router.clone().call(request).boxed(),
+            None => self.answer_or_pass(request),
         }
+    }
+
+    /// Answers a request here, or passes it on to the primary datacenter.
+    fn answer_or_pass(
+        &self,
+        request: Request<Body>,
+    ) -> BoxFuture<'static, Result<Response, Infallible>> {
+        let mut router = self.router.clone();
+        let forward = self.forward.clone();
+        let Some(forward) = forward.filter(|forward| forward.may_be_for_primary(&request)) else {
+            return router.call(request).boxed();
+        };
+        let answer = async move {
+            match forward.pass_to_primary(request).await {
+                Passed::Answered(response) => Ok(response),
+                Passed::Not(request) => router.call(request).await,
+            }
+        };
+        answer.boxed()
     }
 
     /// Answers a request that a server of another datacenter has passed on.

@@ -6,13 +6,16 @@ use axum::body::Body;
 use axum::extract::State;
 use axum::response::Response;
 use http::header::{CONTENT_TYPE, HeaderValue};
+use legate_model::Tenancy;
 use serde_json::json;
+use tokio::time::{Instant, timeout_at};
 
 use super::call::Call;
 use crate::api_error::ApiError;
 use crate::config::ServerConfig;
 use crate::dns::{Client, Responder, Transport};
 use crate::prepared::{self, Caller, Sought};
+use crate::replication::{Question, WAIT};
 use crate::wan::RemoteQuery;
 
 /// `POST /v1/internal/legate/servers/dns`: answers the DNS question of a client in another datacenter.
@@ -37,6 +40,41 @@ pub(super) async fn dns(
     let kind = HeaderValue::from_static("application/dns-message");
     response.headers_mut().insert(CONTENT_TYPE, kind);
     Ok(response)
+}
+
+/// `POST /v1/internal/legate/servers/replication`: what a secondary datacenter does not have yet of this one. Waits for
+/// changes.
+pub(super) async fn replication(call: Call) -> Result<Response, ApiError> {
+    let Question { since, acls } = call.decode()?;
+    if let Some(primary) = call.config.primary() {
+        let here = &call.config.datacenter;
+        return Err(ApiError::bad_request(format!(
+            "{here:?} is not the primary datacenter: it follows {primary:?}; correct primary_datacenter"
+        )));
+    }
+    let authorizer = call.authorizer()?.within(&Tenancy::default());
+    // With the secrets of tokens.
+    ApiError::require(!acls || authorizer.acl_write(), "acl:write", "")?;
+    ApiError::require(authorizer.operator_read(), "operator:read", "")?;
+    let unreadable = |error: serde_json::Error| ApiError::internal(error.to_string());
+    let deadline = Instant::now() + WAIT;
+    loop {
+        let (answer, mut watch) = {
+            let state = call.reader.state();
+            let txn = state.read();
+            let answer = txn.replication(&since, acls).map_err(unreadable)?;
+            (answer, call.reader.watch(&txn.into_reads()))
+        };
+        let is_first = answer.mesh != since.mesh || since.index == 0;
+        if is_first || !answer.is_empty() {
+            return call.json(&answer);
+        }
+        let changed = timeout_at(deadline, call.unless_stopped(watch.changed())).await;
+        let Ok(going_on) = changed else {
+            return call.json(&answer);
+        };
+        going_on?;
+    }
 }
 
 /// `POST /v1/internal/legate/servers/query`: the instances that a prepared query of another datacenter selects in this

@@ -13,6 +13,7 @@ use legate_wan::Wan;
 
 use super::call::{Call, token_in};
 use super::params::Params;
+use super::primary::{FOR_PRIMARY, Primary};
 use crate::acl::Rights;
 use crate::api_error::ApiError;
 use crate::wan;
@@ -75,11 +76,21 @@ pub(super) fn keep_anonymous<B>(request: &mut Request<B>) {
     }
 }
 
+/// What became of a request.
+pub(super) enum Passed {
+    /// It is answered here.
+    Not(Request<Body>),
+    /// It was passed on, or refused.
+    Answered(Response),
+}
+
 /// Passes requests on.
 pub(super) struct Forward {
     pub(super) wan: Wan,
     /// The own datacenter.
     pub(super) datacenter: String,
+    /// The primary datacenter, if it is another one.
+    pub(super) primary: Option<Primary>,
     pub(super) rights: Rights,
 }
 
@@ -97,6 +108,34 @@ impl Forward {
             .filter(|datacenter| !datacenter.is_empty())?;
         let is_own = datacenter.eq_ignore_ascii_case(&self.datacenter);
         (!is_own).then(|| datacenter.to_ascii_lowercase())
+    }
+
+    /// Whether a request may be for the primary datacenter; see [`Self::pass_to_primary`].
+    pub(super) fn may_be_for_primary(&self, request: &Request<Body>) -> bool {
+        let primary = self.primary.as_ref();
+        primary.is_some_and(|primary| primary.may_decide(request.method(), request.uri().path()))
+    }
+
+    /// Passes a write of what all datacenters have on to the primary. Returns any other request.
+    pub(super) async fn pass_to_primary(&self, request: Request<Body>) -> Passed {
+        let Some(primary) = &self.primary else {
+            return Passed::Not(request);
+        };
+        let mut request = match primary.decides(request).await {
+            Ok((true, request)) => request,
+            Ok((false, request)) => return Passed::Not(request),
+            Err(error) => return Passed::Answered(error.into_response()),
+        };
+        let mark = HeaderValue::from_static("1");
+        if request.headers_mut().insert(FOR_PRIMARY, mark).is_some() {
+            let refused = ApiError::internal(format!(
+                "{:?} is not the primary datacenter, since it follows {:?}: primary_datacenter must be the same in all \
+                 datacenters",
+                self.datacenter, primary.datacenter
+            ));
+            return Passed::Answered(refused.into_response());
+        }
+        Passed::Answered(self.send(primary.datacenter.clone(), request).await)
     }
 
     /// Sends a request to a datacenter, and returns the answer as it comes.

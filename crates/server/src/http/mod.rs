@@ -33,6 +33,7 @@ mod operator;
 mod params;
 mod peering;
 mod prepared_query;
+mod primary;
 mod proxies;
 mod sessions;
 mod snapshot;
@@ -65,6 +66,7 @@ use self::browser::Browsers;
 pub(crate) use self::connections::Listeners;
 use self::forward::Forward;
 use self::guard::Guard;
+use self::primary::Primary;
 use self::state::ApiState;
 use crate::api_error::ApiError;
 use crate::handles::Handles;
@@ -91,6 +93,7 @@ impl Api {
         let forward = handles.wan.clone().map(|wan| Forward {
             wan,
             datacenter: handles.config.datacenter.clone(),
+            primary: Primary::of(&handles.config, handles.store.reader()),
             rights: handles.rights(),
         });
         let router = router(ApiState::new(handles.clone()));
@@ -303,6 +306,10 @@ fn mesh_routes() -> Router<ApiState> {
         .route(
             "/v1/internal/legate/servers/query",
             post(for_servers::query),
+        )
+        .route(
+            "/v1/internal/legate/servers/replication",
+            post(for_servers::replication),
         )
         .route("/v1/internal/legate/status", get(status::own))
         .route("/v1/internal/legate/proxies", get(proxies::list))

@@ -24,6 +24,7 @@ use crate::config::ServerConfig;
 use crate::dns::Responder;
 use crate::handles::Handles;
 use crate::problems::Problems;
+use crate::replication::Status;
 
 /// The router's state.
 #[derive(Clone)]
@@ -79,6 +80,7 @@ handles! {
     Arc<ServerConfig>: |state| Arc::clone(&state.handles.config);
     Clock: |state| state.handles.clock.clone();
     Proxies: |state| state.handles.proxies.clone();
+    Option<Status>: |state| state.handles.replication.clone();
     Option<Wan>: |state| state.handles.wan.clone();
     Problems: |state| state.handles.problems.clone();
     Responder: |state| state.handles.responder();

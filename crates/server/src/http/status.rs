@@ -11,7 +11,7 @@ use super::call::Call;
 use crate::api_error::ApiError;
 use crate::config::ServerConfig;
 use crate::problems::Problems;
-use crate::wan;
+use crate::{replication, wan};
 
 /// `GET /v1/status/leader`
 pub(super) async fn leader(call: Call) -> Result<Response, ApiError> {
@@ -23,10 +23,12 @@ pub(super) async fn peers(call: Call) -> Result<Response, ApiError> {
     call.json(&[address(&call.config).to_string()])
 }
 
-/// `GET /v1/internal/legate/status`: what does not work at present and is retried, and the other datacenters.
+/// `GET /v1/internal/legate/status`: what does not work at present and is retried, the other datacenters, and how the
+/// primary is followed.
 pub(super) async fn own(
     State(problems): State<Problems>,
     State(wan): State<Option<Wan>>,
+    State(replication): State<Option<replication::Status>>,
     call: Call,
 ) -> Result<Response, ApiError> {
     let node = &call.config.node_name;
@@ -34,7 +36,11 @@ pub(super) async fn own(
         return Err(ApiError::denied("agent:read", node));
     }
     let datacenters = wan.as_ref().map(wan::datacenters).unwrap_or_default();
-    call.json(&json!({ "Problems": problems.all(), "Datacenters": datacenters }))
+    let mut status = json!({ "Problems": problems.all(), "Datacenters": datacenters });
+    if let Some(replication) = replication {
+        status["Replication"] = json!(replication.progress());
+    }
+    call.json(&status)
 }
 
 /// The advertised address, with the port of the first enabled API.

@@ -15,10 +15,13 @@ use crate::dns::{over_udp, question};
 use crate::http_client::{Client, start};
 use crate::running::Running;
 
-const PATIENCE: Duration = Duration::from_secs(10);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
 
 /// The settings of a server of a datacenter.
-fn of_datacenter(ca: &TestCa, datacenter: &'static str) -> impl FnOnce(&mut ServerConfig) {
+pub(crate) fn of_datacenter(
+    ca: &TestCa,
+    datacenter: &'static str,
+) -> impl FnOnce(&mut ServerConfig) {
     let CertFiles { cert, key, .. } = ca.agent(&[&format!("server.{datacenter}.consul")]);
     let files = AgentFiles {
         certificate: cert,
@@ -43,7 +46,7 @@ fn of_datacenter(ca: &TestCa, datacenter: &'static str) -> impl FnOnce(&mut Serv
 }
 
 /// Joins the second server.
-async fn join(client: &Client, other: &Running) {
+pub(crate) async fn join(client: &Client, other: &Running) {
     let path = format!("/v1/agent/join/{}?wan=1", other.servers_addr().unwrap());
     let joined = client.send(Method::PUT, &path, "").await;
     assert_eq!(joined.status, StatusCode::OK, "{}", joined.text());

@@ -11,6 +11,7 @@ mod auth_methods;
 mod ca;
 mod connections;
 mod datacenters;
+mod datacenters_replication;
 mod dns;
 mod durable;
 mod fake_vault;

@@ -215,7 +215,8 @@ fn unsupported_settings_are_refused_with_file_and_key() {
     }
     // These concern several files.
     let refused = |text: &str| refused(&[("a.hcl", text)]);
-    assert!(refused("primary_datacenter = \"other\"").contains("primary_datacenter"));
+    let unresolved = "primary_datacenter = \"other\"\nacl { enabled = true }";
+    assert!(refused(unresolved).contains("set acl.enable_token_replication = true"));
     for (connect, why) in [
         (
             "ca_provider = \"vault\"",

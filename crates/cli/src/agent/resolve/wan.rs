@@ -16,6 +16,27 @@ const PORT: i64 = 8300;
 /// Consul's default of `retry_interval_wan`.
 const RETRY: Duration = Duration::from_secs(30);
 
+/// The primary datacenter, if it is another one.
+///
+/// # Errors
+/// If tokens of the primary would not be known here.
+pub(super) fn primary(settings: &Settings, datacenter: &str) -> anyhow::Result<Option<String>> {
+    let primary = settings.primary_datacenter.clone().unwrap_or_default();
+    let primary = primary.to_ascii_lowercase();
+    let acl = settings.acl.clone().unwrap_or_default();
+    let replicates = acl.enable_token_replication == Some(true);
+    if primary.is_empty() || primary == datacenter {
+        return Ok(None);
+    }
+    if acl.enabled == Some(true) && !replicates {
+        bail!(
+            "primary_datacenter is {primary:?} and acl.enable_token_replication is not set: tokens are only known here \
+             when they are replicated; set acl.enable_token_replication = true, and acl.tokens.replication"
+        );
+    }
+    Ok(Some(primary))
+}
+
 /// `None` without a port, or without a certificate to prove who this server is.
 ///
 /// # Errors

@@ -47,7 +47,7 @@ pub(crate) async fn own(call: Call) -> Result<Response, ApiError> {
     call.json(&serde_json::json!({
         "Config": {
             "Datacenter": config.datacenter,
-            "PrimaryDatacenter": config.datacenter,
+            "PrimaryDatacenter": config.primary().unwrap_or(&config.datacenter),
             "NodeName": config.node_name,
             "NodeID": id,
             "Server": true,
@@ -57,7 +57,7 @@ pub(crate) async fn own(call: Call) -> Result<Response, ApiError> {
         },
         "DebugConfig": {
             "Datacenter": config.datacenter,
-            "PrimaryDatacenter": config.datacenter,
+            "PrimaryDatacenter": config.primary().unwrap_or(&config.datacenter),
             "NodeName": config.node_name,
             "NodeID": id,
             "NodeMeta": node.as_ref().map(|node| &node.meta),

@@ -1,0 +1,253 @@
+//! Which writes a secondary datacenter passes on to the primary: those of rows that all datacenters have. They come back
+//! by replication.
+
+use std::sync::Arc;
+
+use axum::body::Body;
+use bytes::Bytes;
+use http::header::HeaderName;
+use http::{Method, Request};
+use legate_model::Tenancy;
+use legate_model::acl::AuthMethod;
+use legate_store::{ReadTxn, Reader};
+use serde::Deserialize;
+
+use super::call::{BODY_LIMIT, BODY_TIME, read_body, token_in};
+use super::params::Params;
+use crate::api_error::ApiError;
+use crate::config::ServerConfig;
+
+/// Marks what a secondary has passed on. A server that is no primary either does not pass it on again.
+pub(super) const FOR_PRIMARY: HeaderName = HeaderName::from_static("x-legate-for-primary");
+
+/// Paths below which every write is one of rows that all datacenters have.
+const SHARED: [&str; 7] = [
+    "/v1/config",
+    "/v1/connect/intentions",
+    "/v1/acl/policy",
+    "/v1/acl/role",
+    "/v1/acl/bootstrap",
+    "/v1/namespace",
+    "/v1/partition",
+];
+
+/// The primary datacenter, in a secondary.
+pub(super) struct Primary {
+    pub(super) datacenter: String,
+    /// Whether ACLs are enabled here.
+    acls: bool,
+    reader: Reader,
+}
+
+/// The fields of bodies that decide.
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+struct Named {
+    /// Of a token.
+    local: bool,
+    /// Of an auth method.
+    token_locality: String,
+    /// Of a binding rule or a login.
+    auth_method: String,
+}
+
+impl Primary {
+    /// `None` in the primary datacenter.
+    pub(super) fn of(config: &ServerConfig, reader: Reader) -> Option<Self> {
+        Some(Self {
+            datacenter: config.primary()?.to_ascii_lowercase(),
+            acls: config.acl.enabled,
+            reader,
+        })
+    }
+
+    /// Whether the primary may have to answer. If so, [`Self::decides`] says whether it has to.
+    pub(super) fn may_decide(&self, method: &Method, path: &str) -> bool {
+        let is_write = [Method::PUT, Method::POST, Method::DELETE].contains(method);
+        let of_acls = path.starts_with("/v1/acl/");
+        let is_shared = of_acls || SHARED.iter().any(|shared| is_below(path, shared));
+        is_write && is_shared && (self.acls || !of_acls)
+    }
+
+    /// Whether the primary has to answer a request. Returns the request, whose body may have been read.
+    ///
+    /// # Errors
+    /// If the body cannot be read.
+    pub(super) async fn decides(
+        &self,
+        request: Request<Body>,
+    ) -> Result<(bool, Request<Body>), ApiError> {
+        let path = request.uri().path();
+        // What a change would do is computed with the proxies of this datacenter.
+        let params = Params::parse(request.uri()).unwrap_or_default();
+        if params.has("dry-run") {
+            return Ok((false, request));
+        }
+        if SHARED.iter().any(|shared| is_below(path, shared)) {
+            return Ok((true, request));
+        }
+        let (head, body) = request.into_parts();
+        let body = read_body(&head.headers, body, BODY_LIMIT, BODY_TIME).await?;
+        let decides = {
+            let state = self.reader.state();
+            let in_url = params.get("token").filter(|token| !token.is_empty());
+            let token = in_url.map_or_else(|| token_in(&head.headers), str::to_owned);
+            is_global(&state.read(), head.uri.path(), &body, &token)
+        };
+        Ok((decides, Request::from_parts(head, Body::from(body))))
+    }
+}
+
+/// Whether a path is this one, or one below it.
+fn is_below(path: &str, shared: &str) -> bool {
+    let rest = path.strip_prefix(shared);
+    rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+}
+
+/// Whether a write of the ACL tables is about what is not local to this datacenter.
+fn is_global(txn: &ReadTxn<'_>, path: &str, body: &Bytes, token: &str) -> bool {
+    let mut parts = path.trim_start_matches("/v1/acl/").split('/');
+    let (kind, id) = (parts.next().unwrap_or_default(), parts.next());
+    // What cannot be read is refused where it is decoded.
+    let named: Named = serde_json::from_slice(body).unwrap_or_default();
+    let has_global_method = |name: &str| {
+        let method = anywhere(txn, |txn| txn.auth_method(name));
+        method.is_some_and(|method: Arc<AuthMethod>| !method.token_locality.is_local())
+    };
+    match (kind, id) {
+        ("token", None) => !named.local,
+        ("token", Some(accessor)) => {
+            let token = anywhere(txn, |txn| txn.token_by_accessor(accessor));
+            token.is_none_or(|token| !token.local)
+        }
+        ("auth-method", name) => {
+            named.token_locality == "global" || name.is_some_and(has_global_method)
+        }
+        ("binding-rule", None) | ("login", _) => has_global_method(&named.auth_method),
+        ("binding-rule", Some(id)) => {
+            let rule = anywhere(txn, |txn| txn.binding_rule(id));
+            rule.is_some_and(|rule| has_global_method(&rule.auth_method))
+        }
+        ("logout", _) => {
+            let token = txn.token_by_secret(token);
+            token.is_some_and(|token| !token.local)
+        }
+        _ => false,
+    }
+}
+
+/// The first result in any namespace: ids are unique, and a name that is global is so in each.
+fn anywhere<T>(txn: &ReadTxn<'_>, look: impl Fn(&ReadTxn<'_>) -> Option<T>) -> Option<T> {
+    let tenancies: Vec<Tenancy> = txn.tenancies();
+    tenancies
+        .iter()
+        .find_map(|tenancy| txn.in_tenancy(tenancy, &look))
+}
+
+#[cfg(test)]
+mod tests {
+    use legate_model::Secret;
+    use legate_model::acl::{BindingRule, Token, TokenLocality};
+    use legate_store::{Store, WriteError};
+
+    use super::*;
+
+    async fn primary() -> Primary {
+        let store = Store::new();
+        store
+            .write(|txn| {
+                for (name, local) in [("here", true), ("all", false)] {
+                    txn.put_token(Token {
+                        accessor_id: name.to_owned(),
+                        secret_id: Secret::new(name),
+                        local,
+                        ..Token::default()
+                    })?;
+                    txn.put_auth_method(AuthMethod {
+                        name: name.to_owned(),
+                        token_locality: match local {
+                            true => TokenLocality::Local,
+                            false => TokenLocality::Global,
+                        },
+                        ..AuthMethod::default()
+                    })?;
+                    txn.put_binding_rule(BindingRule {
+                        id: name.to_owned(),
+                        auth_method: name.to_owned(),
+                        ..BindingRule::default()
+                    })?;
+                }
+                Ok::<_, WriteError>(())
+            })
+            .await
+            .unwrap();
+        Primary {
+            datacenter: "dc1".to_owned(),
+            acls: true,
+            reader: store.reader(),
+        }
+    }
+
+    #[tokio::test]
+    async fn writes_of_shared_rows_are_for_the_primary() {
+        let primary = primary().await;
+        for (method, path, body, expected) in [
+            ("PUT", "/v1/config", "{}", true),
+            ("PUT", "/v1/config?dry-run", "{}", false),
+            ("GET", "/v1/config/service-defaults", "", false),
+            ("DELETE", "/v1/config/service-defaults/web", "", true),
+            (
+                "PUT",
+                "/v1/connect/intentions/exact?source=a&destination=b",
+                "{}",
+                true,
+            ),
+            ("PUT", "/v1/connect/ca/configuration", "{}", false),
+            ("PUT", "/v1/acl/policy", "{}", true),
+            ("DELETE", "/v1/acl/role/1", "", true),
+            ("PUT", "/v1/acl/bootstrap", "", true),
+            ("PUT", "/v1/namespace/a", "{}", true),
+            ("PUT", "/v1/kv/v1/config", "{}", false),
+            ("PUT", "/v1/acl/token", "{}", true),
+            ("PUT", "/v1/acl/token", r#"{"Local": true}"#, false),
+            ("PUT", "/v1/acl/token/here", "{}", false),
+            ("PUT", "/v1/acl/token/here/clone", "{}", false),
+            ("DELETE", "/v1/acl/token/all", "", true),
+            ("DELETE", "/v1/acl/token/unknown", "", true),
+            ("PUT", "/v1/acl/auth-method", r#"{"Name": "a"}"#, false),
+            (
+                "PUT",
+                "/v1/acl/auth-method",
+                r#"{"TokenLocality": "global"}"#,
+                true,
+            ),
+            ("DELETE", "/v1/acl/auth-method/here", "", false),
+            ("DELETE", "/v1/acl/auth-method/all", "", true),
+            (
+                "PUT",
+                "/v1/acl/binding-rule",
+                r#"{"AuthMethod": "all"}"#,
+                true,
+            ),
+            (
+                "PUT",
+                "/v1/acl/binding-rule",
+                r#"{"AuthMethod": "here"}"#,
+                false,
+            ),
+            ("DELETE", "/v1/acl/binding-rule/all", "", true),
+            ("POST", "/v1/acl/login", r#"{"AuthMethod": "all"}"#, true),
+            ("POST", "/v1/acl/login", r#"{"AuthMethod": "here"}"#, false),
+            ("POST", "/v1/acl/logout?token=all", "", true),
+            ("POST", "/v1/acl/logout?token=here", "", false),
+        ] {
+            let request = Request::builder().method(method).uri(path);
+            let request = request.body(Body::from(body)).unwrap();
+            let may = primary.may_decide(request.method(), request.uri().path());
+            let (decides, request) = primary.decides(request).await.unwrap();
+            assert_eq!(may && decides, expected, "{method} {path} {body}");
+            let read = axum::body::to_bytes(request.into_body(), BODY_LIMIT).await;
+            assert_eq!(read.unwrap(), body, "{path}");
+        }
+    }
+}
