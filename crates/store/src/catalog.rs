@@ -5,7 +5,8 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use legate_model::{
-    CheckServiceNode, CheckStatus, HealthCheck, Node, ServiceInstance, ServiceKind, Tenancy,
+    CheckServiceNode, CheckStatus, HealthCheck, Node, ServiceInstance, ServiceKind, ServiceName,
+    Tenancy,
 };
 
 use crate::key::{Table, fold};
@@ -209,6 +210,18 @@ impl ReadTxn<'_> {
         let rows: Vec<Arc<InstanceRow>> = self.scan(&[]);
         let of_kind = rows.iter().filter(|row| row.instance.kind == kind);
         of_kind.map(|row| row.instance.service.clone()).collect()
+    }
+
+    /// The instances of a kind of gateways in the current partition, ordered by namespace, name, node and id.
+    pub fn gateways_of_kind(&self, kind: ServiceKind) -> Vec<CheckServiceNode> {
+        let rows: Vec<Arc<InstanceRow>> = self.find_all(Table::GatewayInstances, &[kind.as_str()]);
+        let name = |row: &Arc<InstanceRow>| {
+            ServiceName::new(&row.instance.tenancy(), &row.instance.service)
+        };
+        let names: BTreeSet<_> = rows.iter().map(name).collect();
+        let of = |name: ServiceName| self.in_tenancy(&name.tenancy, |txn| txn.service(&name.name));
+        let found = names.into_iter().flat_map(of);
+        found.filter(|one| one.service.kind == kind).collect()
     }
 
     /// Records one prefix for all instances, and one for the checks of each of their services, to

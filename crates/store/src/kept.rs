@@ -39,6 +39,8 @@ pub struct Kept<T> {
 struct Cached<T> {
     value: T,
     mark: Arc<Mark>,
+    /// Whether something that it was read from is not known yet.
+    is_pending: bool,
     _place: WatchGuard,
 }
 
@@ -69,10 +71,17 @@ impl<T: Clone> Kept<T> {
         };
         let fresh = |held: &&Cached<T>| !held.mark.is_set();
         if let Some(held) = self.held.as_ref().filter(fresh) {
+            if held.is_pending {
+                txn.set_pending();
+            }
             return held.value.clone();
         }
         let inner = txn.apart();
         let value = read(&inner);
+        let is_pending = inner.is_pending();
+        if is_pending {
+            txn.set_pending();
+        }
         let mark = Arc::new(Mark::new(&follower.notify));
         let registry = &txn.state.queries.registry;
         // The new watch starts before the old one is dropped, so that shared results are held
@@ -81,6 +90,7 @@ impl<T: Clone> Kept<T> {
         self.held = Some(Cached {
             value: value.clone(),
             mark,
+            is_pending,
             _place: place,
         });
         value

@@ -156,6 +156,12 @@ tables! {
     SessionsByChange = 148, Mesh;
     /// Index of the write, partition, namespace, directories and name of a key of the KV store.
     LockDelaysByChange = 149, Mesh;
+    // Few, but of every service: the other kinds would be most of the catalog.
+    /// Kind of gateway, namespace, service name, node name, instance id.
+    GatewayInstances = 150, Partition;
+    // What other datacenters have, see [`crate::mirror`]. Not stored.
+    /// What it is, datacenter, partition, namespace and name of a service.
+    Remote = 254, Mesh;
     /// Shared results: name of the query, its argument.
     Queries = 255, Namespace;
 }

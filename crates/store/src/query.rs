@@ -32,10 +32,11 @@ struct Slots {
 
 struct Slot {
     value: Weak<dyn Any + Send + Sync>,
-    /// The index of the state that the result was computed from.
+    /// The revision of the state that the result was computed from.
     at: u64,
     /// The index of the last change of its inputs.
     newest: u64,
+    is_pending: bool,
     /// Cleared by the first change of an input.
     fresh: Arc<AtomicBool>,
     guard: WatchGuard,
@@ -43,14 +44,15 @@ struct Slot {
 
 /// The dependencies of a reader of a result.
 pub(crate) enum DependsOn {
-    /// The result, by its key. `newest` is the index of the last change of its inputs.
-    Result { newest: u64 },
+    /// The result, by its key. `newest` is the index of the last change of its inputs, and `is_pending` says whether
+    /// one of them is not known yet.
+    Result { newest: u64, is_pending: bool },
     /// The inputs of the result, because this reader's result is not the shared one.
     Reads(Reads),
 }
 
 impl Queries {
-    /// The result for a reader of the state with this index.
+    /// The result for a reader of the state with this revision.
     pub(crate) fn get<T: PartialEq + Any + Send + Sync>(
         &self,
         key: &Key,
@@ -62,32 +64,37 @@ impl Queries {
         let mut slot = slot.lock().unwrap_or_else(PoisonError::into_inner);
         let known = slot.as_ref().and_then(|slot| {
             let value = slot.value.upgrade()?.downcast::<T>().ok()?;
-            Some((value, slot.at, slot.newest, &slot.fresh))
+            Some((value, slot))
         });
-        if let Some((value, computed_at, newest, fresh)) = &known {
-            if *computed_at > at {
+        if let Some((value, slot)) = &known {
+            if slot.at > at {
                 // The reader has an older state; the newer result stays for others.
                 let (value, reads) = compute();
                 return (Arc::new(value), DependsOn::Reads(reads));
             }
-            if fresh.load(Ordering::Acquire) {
-                let newest = *newest;
-                return (Arc::clone(value), DependsOn::Result { newest });
+            if slot.fresh.load(Ordering::Acquire) {
+                let depends = DependsOn::Result {
+                    newest: slot.newest,
+                    is_pending: slot.is_pending,
+                };
+                return (Arc::clone(value), depends);
             }
         }
         let (value, reads) = compute();
         let value = match known {
-            Some((old, ..)) if *old == value => old,
+            Some((old, _)) if *old == value => old,
             _ => Arc::new(value),
         };
         let erased: Arc<dyn Any + Send + Sync> = value.clone();
-        let (erased, newest) = (Arc::downgrade(&erased), reads.newest);
+        let erased = Arc::downgrade(&erased);
+        let (newest, is_pending) = (reads.newest, reads.is_pending);
         match &mut *slot {
             // Mostly the inputs are the same as before.
             Some(slot) => {
                 self.registry
                     .watch_query_again(key, &reads, &slot.fresh, &mut slot.guard);
-                (slot.value, slot.at, slot.newest) = (erased, at, newest);
+                (slot.value, slot.at) = (erased, at);
+                (slot.newest, slot.is_pending) = (newest, is_pending);
             }
             None => {
                 let fresh = Arc::new(AtomicBool::new(true));
@@ -96,12 +103,25 @@ impl Queries {
                     value: erased,
                     at,
                     newest,
+                    is_pending,
                     fresh,
                     guard,
                 });
             }
         }
-        (value, DependsOn::Result { newest })
+        (value, DependsOn::Result { newest, is_pending })
+    }
+
+    /// Drops the results that nobody holds, and what they hold.
+    pub(crate) fn drop_unused(&self) {
+        let mut slots = self.slots.lock().unwrap_or_else(PoisonError::into_inner);
+        loop {
+            let before = slots.by_key.len();
+            slots.by_key.retain(|_, slot| is_held(slot));
+            if slots.by_key.len() == before {
+                return;
+            }
+        }
     }
 
     fn slot(&self, key: &Key) -> Arc<Mutex<Option<Slot>>> {

@@ -40,7 +40,7 @@ impl<'s> ReadTxn<'s> {
             state,
             tenancy: Tenancy::default(),
             reads: RefCell::new(Reads {
-                at: state.index(),
+                at: state.revision,
                 ..Reads::default()
             }),
             committed,
@@ -85,6 +85,24 @@ impl<'s> ReadTxn<'s> {
         self.reads.into_inner()
     }
 
+    /// Whether something that was read so far, also through shared results, is not known yet: a range of another
+    /// datacenter whose first attempt has not ended. Its watchers are woken when it has.
+    pub fn is_pending(&self) -> bool {
+        self.reads.borrow().is_pending
+    }
+
+    pub(crate) fn set_pending(&self) {
+        self.reads.borrow_mut().is_pending = true;
+    }
+
+    /// Records a key that has no index, and what is to be held while anything depends on it.
+    pub(crate) fn note_remote(&self, key: Key, held: Option<Arc<dyn Any + Send + Sync>>) {
+        let mut reads = self.reads.borrow_mut();
+        if reads.keys.insert(key) {
+            reads.results.extend(held);
+        }
+    }
+
     /// A shared result: computed once for all readers with the same argument, until one of its
     /// inputs changes. If a recomputed value is equal, it is the same `Arc` as before. The result
     /// is stored while it is held, or while something that depends on it is watched.
@@ -107,11 +125,12 @@ impl<'s> ReadTxn<'s> {
             return Arc::new(value);
         }
         let key = Key::new(Table::Queries, &self.tenancy, &[name, argument]);
-        let (value, depends) = self.state.queries.get(&key, self.state.index(), compute);
+        let (value, depends) = self.state.queries.get(&key, self.state.revision, compute);
         match depends {
-            DependsOn::Result { newest } => {
+            DependsOn::Result { newest, is_pending } => {
                 let mut reads = self.reads.borrow_mut();
                 reads.newest = reads.newest.max(newest);
+                reads.is_pending |= is_pending;
                 if reads.keys.insert(key) {
                     reads.results.push(value.clone());
                 }
@@ -124,6 +143,7 @@ impl<'s> ReadTxn<'s> {
     fn note_all(&self, other: &Reads) {
         let mut reads = self.reads.borrow_mut();
         reads.newest = reads.newest.max(other.newest);
+        reads.is_pending |= other.is_pending;
         reads.keys.extend(other.keys.iter().cloned());
         reads.results.extend(other.results.iter().cloned());
     }

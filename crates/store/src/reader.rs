@@ -1,7 +1,8 @@
 //! Read access to the tables: states, watches and blocking queries.
 
+use std::collections::HashSet;
 use std::io::{self, Write};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
@@ -9,6 +10,7 @@ use serde::Serialize;
 use sha2::{Digest, Sha256};
 use tokio::time::{Instant, timeout_at};
 
+use crate::key::Key;
 use crate::read::ReadTxn;
 use crate::reads::Reads;
 use crate::refusals::Refusals;
@@ -28,6 +30,8 @@ pub struct Reader {
 /// The current state.
 pub(crate) struct Tables {
     state: ArcSwap<State>,
+    /// Held while a state is published.
+    publishing: Mutex<()>,
     pub(crate) refusals: Refusals,
     pub(crate) renewals: Renewals,
 }
@@ -54,6 +58,7 @@ impl Tables {
     pub(crate) fn new(state: State) -> Self {
         Self {
             state: ArcSwap::from_pointee(state),
+            publishing: Mutex::default(),
             refusals: Refusals::default(),
             renewals: Renewals::default(),
         }
@@ -64,11 +69,38 @@ impl Tables {
     }
 
     /// Publishes a commit and wakes the readers that it affects.
-    pub(crate) fn publish(&self, state: State, changes: &Changes) {
+    pub(crate) fn publish(&self, mut state: State, changes: &Changes) {
+        let _publishing = self.publishing();
+        // The commit was prepared on an earlier state.
+        let current = self.state();
+        state.revision = current.revision;
+        state.mirror.clone_from(&current.mirror);
+        self.replace(state, &changes.touched);
+    }
+
+    /// Publishes the current state with a change outside of its rows, and wakes the readers of the keys that `change`
+    /// returns. Without keys nothing is published.
+    pub(crate) fn republish(&self, change: impl FnOnce(&mut State) -> HashSet<Key>) {
+        let _publishing = self.publishing();
+        let mut state = State::clone(&self.state());
+        let touched = change(&mut state);
+        if !touched.is_empty() {
+            self.replace(state, &touched);
+        }
+    }
+
+    fn replace(&self, mut state: State, touched: &HashSet<Key>) {
+        state.revision += 1;
         let queries = Arc::clone(&state.queries);
-        let index = state.index();
+        let revision = state.revision;
         let publish = || self.state.store(Arc::new(state));
-        queries.registry.commit(index, &changes.touched, publish);
+        queries.registry.commit(revision, touched, publish);
+    }
+
+    fn publishing(&self) -> MutexGuard<'_, ()> {
+        self.publishing
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -15,8 +15,10 @@ pub struct Reads {
     pub(crate) results: Vec<Arc<dyn Any + Send + Sync>>,
     /// The index of the last change of anything that was read.
     pub(crate) newest: u64,
-    /// The index of the state that was read.
+    /// The revision of the state that was read.
     pub(crate) at: u64,
+    /// Whether something that was read is not known yet.
+    pub(crate) is_pending: bool,
 }
 
 impl Reads {

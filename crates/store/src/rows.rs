@@ -252,9 +252,18 @@ fn indexes_of_instance(row: &InstanceRow, tenancy: &Tenancy) -> Vec<Key> {
     let destination = instance.destination();
     let by_destination = destination.map(|name| key(Table::InstancesByDestination, name));
     let by_address = ip(&instance.address).map(|ip| key(Table::InstancesByAddress, &ip));
+    let names = [
+        instance.kind.as_str(),
+        &tenancy.namespace,
+        &instance.service,
+        node,
+        &instance.id,
+    ];
+    let gateway = || Key::new(Table::GatewayInstances, tenancy, &names);
     std::iter::once(by_service)
         .chain(by_destination)
         .chain(by_address)
+        .chain(instance.kind.is_gateway().then(gateway))
         .collect()
 }
 

@@ -11,6 +11,7 @@ use std::sync::Arc;
 use imbl::OrdMap;
 
 use crate::key::Key;
+use crate::mirror;
 use crate::query::Queries;
 use crate::removals::Removals;
 use crate::row::Stored;
@@ -32,6 +33,11 @@ pub struct State {
     tombstones: Tombstones,
     /// The index at which all rows were loaded or replaced together.
     replaced_at: u64,
+    /// The number of states that were published before, of this process alone: unlike the index, it grows with each,
+    /// whatever has changed. Of a state that is not published, that of the one it was made from.
+    pub(crate) revision: u64,
+    /// What is known of other datacenters.
+    pub(crate) mirror: mirror::Values,
     /// Results that readers of this store share.
     pub(crate) queries: Arc<Queries>,
 }
@@ -78,6 +84,8 @@ impl State {
                 floor: FIRST_INDEX,
             },
             replaced_at: FIRST_INDEX,
+            revision: 0,
+            mirror: mirror::Values::default(),
             queries: Arc::default(),
         }
     }

@@ -10,6 +10,7 @@ use crate::codec::Codec;
 use crate::command::Command;
 use crate::commit::{self, Attempt, Job};
 use crate::leadership::Leadership;
+use crate::mirror::Mirror;
 use crate::outcome::{Applied, Unavailable, WriteError};
 use crate::reader::{Reader, Tables};
 use crate::reads::Reads;
@@ -95,6 +96,11 @@ impl Store {
     /// A handle for reads.
     pub fn reader(&self) -> Reader {
         Reader::of(&self.inner.tables)
+    }
+
+    /// A handle for what is read of other datacenters. Without one, it is not available.
+    pub fn mirror(&self) -> Mirror {
+        Mirror::new(Arc::clone(&self.inner.tables))
     }
 
     /// A handle for transactions.

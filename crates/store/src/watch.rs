@@ -32,13 +32,13 @@ struct Waiting {
     /// Recent commits, the oldest first.
     recent: VecDeque<Commit>,
     remembered: usize,
-    /// The index of the newest commit that is no longer remembered.
+    /// The revision of the newest change that is no longer remembered.
     forgotten: u64,
 }
 
-/// A commit: its index, and all changed keys with their prefixes.
+/// A published change: the revision of its state, and all changed keys with their prefixes.
 struct Commit {
-    index: u64,
+    revision: u64,
     touched: HashSet<Key>,
 }
 
@@ -163,9 +163,9 @@ impl Registry {
         drop(results);
     }
 
-    /// Marks everything that depends on the keys of a commit, then makes the commit visible with
+    /// Marks everything that depends on the keys of a change, then makes its state visible with
     /// `publish`. So no reader sees the new state together with a stale shared result.
-    pub(crate) fn commit(&self, index: u64, touched: &HashSet<Key>, publish: impl FnOnce()) {
+    pub(crate) fn commit(&self, revision: u64, touched: &HashSet<Key>, publish: impl FnOnce()) {
         let mut prefixes = HashSet::new();
         for key in touched {
             for prefix in key.prefixes() {
@@ -176,7 +176,7 @@ impl Registry {
         }
         let mut waiting = self.lock();
         let touched = waiting.wake(prefixes);
-        waiting.remember(Commit { index, touched });
+        waiting.remember(Commit { revision, touched });
         publish();
     }
 
@@ -265,7 +265,7 @@ impl Waiting {
         }
         let newer = self.recent.iter().rev();
         newer
-            .take_while(|commit| commit.index > reads.at)
+            .take_while(|commit| commit.revision > reads.at)
             .any(|commit| {
                 // Iterates over the smaller set.
                 if reads.keys.len() < commit.touched.len() {
@@ -318,7 +318,7 @@ impl Waiting {
             && let Some(oldest) = self.recent.pop_front()
         {
             self.remembered = self.remembered.saturating_sub(oldest.touched.len());
-            self.forgotten = oldest.index;
+            self.forgotten = oldest.revision;
         }
     }
 }

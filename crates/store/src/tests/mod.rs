@@ -9,6 +9,7 @@ mod etcd;
 mod gateway_status;
 mod gateways;
 mod kv;
+mod mirror;
 mod policies;
 mod prepared_queries;
 mod processes;
