@@ -16,7 +16,7 @@ use legate_proxycfg::Manager;
 use legate_resources::Generator;
 use legate_runtime::metrics::Registry;
 use legate_runtime::{Clock, Spawner};
-use legate_store::Store;
+use legate_store::{Mirror, Store};
 use legate_wan::Wan;
 use legate_xds::Proxies;
 
@@ -75,6 +75,8 @@ pub(crate) struct Handles {
     pub(crate) wan: Option<Wan>,
     /// How the primary datacenter is followed. `None`: this is the primary.
     pub(crate) replication: Option<replication::Status>,
+    /// What is read of other datacenters, if there is a port for servers.
+    pub(crate) mirror: Option<Mirror>,
     /// Spawns tasks that end with the server.
     pub(crate) spawner: Spawner,
 }

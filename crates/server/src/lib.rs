@@ -32,6 +32,7 @@ mod gateway_reports;
 mod grpc;
 mod handles;
 mod http;
+mod mirror;
 mod net;
 mod operations;
 mod own_node;

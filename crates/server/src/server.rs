@@ -32,7 +32,7 @@ use crate::problems::Problems;
 use crate::rates::Rates;
 use crate::start_error::StartError;
 use crate::{
-    dns, gateway_reports, grpc, http, replication, seed, sessions, telemetry, tenants, wan,
+    dns, gateway_reports, grpc, http, mirror, replication, seed, sessions, telemetry, tenants, wan,
 };
 
 /// Paths of a certificate chain and its private key.
@@ -126,11 +126,7 @@ impl Server {
     /// [`StartError`] names the setting at fault. No task is left running.
     pub async fn start(config: ServerConfig, parts: Parts) -> Result<Self, StartError> {
         check_names(&config)?;
-        let Parts {
-            store,
-            clock,
-            reload,
-        } = parts;
+        let (store, clock, reload) = (parts.store, parts.clock, parts.reload);
         let listening = Listening::open(&config).await?;
         let config = Arc::new(ServerConfig {
             connections: connection_limits(config.connections),
@@ -187,6 +183,7 @@ impl Server {
             generator: Arc::new(Generator::new()),
             replication: replication::Status::of(&config, &registry)?,
             registry,
+            mirror: wan.as_ref().map(|_| store.mirror()),
             wan: wan.clone(),
             spawner: scope.spawner(),
         };
@@ -247,6 +244,9 @@ impl Server {
         let api = http::Api::new(handles)?;
         if let Some((wan, listener)) = self.wan.as_ref().zip(listening.servers) {
             wan.serve(listener, api.for_servers());
+            if let Some(mirror) = handles.mirror.clone() {
+                mirror::keep(mirror, wan.clone(), &handles.spawner);
+            }
         }
         if !listeners.is_empty() {
             let api = api.serve(handles, listeners, stop.clone());

@@ -1,6 +1,7 @@
 //! This server as one of several datacenters: its settings for [`legate_wan`], and members as the API shows them.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -8,7 +9,7 @@ use http::{Method, Request, StatusCode};
 use http_body_util::{BodyExt, Full, Limited};
 use legate_model::{QueryFailover, QueryScope, ServiceQuery};
 use legate_runtime::{BoxError, Clock, Spawner};
-use legate_store::Store;
+use legate_store::{RangeStatus, Store};
 use legate_wan::{Body, Status, Wan, WanConfig};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -28,7 +29,7 @@ const DNS_TIMEOUT: Duration = Duration::from_secs(3);
 /// The time in which another datacenter must answer a prepared query.
 const QUERY_TIMEOUT: Duration = Duration::from_secs(10);
 /// The longest answer in bytes: some ten thousand instances.
-const LARGEST_ANSWER: usize = 16 * 1024 * 1024;
+pub(crate) const LARGEST_ANSWER: usize = 16 * 1024 * 1024;
 
 /// Joins nobody yet. `None` without a port for servers. The listeners of `config` must be bound, and the node stored.
 pub(crate) fn new(
@@ -73,14 +74,27 @@ pub(crate) struct Datacenter {
     round_trip: Option<f64>,
     /// What the last failed probe failed with.
     error: Option<String>,
+    /// How many lists of its instances and gateways this server reads for proxies.
+    ranges: usize,
+    /// Seconds for which the oldest of them may have been out of date; 0 while all are up to date.
+    oldest: f64,
+    /// Why one of them could not be read last.
+    range_error: Option<Arc<str>>,
 }
 
-/// All other datacenters, the nearest first.
-pub(crate) fn datacenters(wan: &Wan) -> Vec<Datacenter> {
+/// All other datacenters, the nearest first, and those of `ranges` that nobody knows.
+pub(crate) fn datacenters(wan: &Wan, ranges: &[RangeStatus]) -> Vec<Datacenter> {
     let mut servers = wan.members();
     servers.retain(|member| member.status != Status::Left);
-    let others = wan.datacenters().into_iter().skip(1);
-    let seen = others.map(|name| {
+    let mut names: Vec<String> = wan.datacenters().into_iter().skip(1).collect();
+    for range in ranges {
+        if !names.iter().any(|name| **name == *range.range.datacenter) {
+            names.push(range.range.datacenter.as_ref().to_owned());
+        }
+    }
+    let seen = names.into_iter().map(|name| {
+        let own = || ranges.iter().filter(|one| *one.range.datacenter == *name);
+        let oldest = own().filter_map(|one| one.age).max().unwrap_or_default();
         let servers = servers
             .iter()
             .filter(|server| server.name.datacenter == name);
@@ -93,6 +107,9 @@ pub(crate) fn datacenters(wan: &Wan) -> Vec<Datacenter> {
             alive: alive.count(),
             round_trip: nearest.map(|time| time.as_secs_f64()),
             error: servers.clone().find_map(|server| server.error.clone()),
+            ranges: own().count(),
+            oldest: oldest.as_secs_f64(),
+            range_error: own().find_map(|one| one.error.clone()),
             name,
         }
     });

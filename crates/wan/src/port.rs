@@ -35,8 +35,8 @@ const CONNECTIONS: ApiLimit = ApiLimit {
 const HANDSHAKE: Duration = Duration::from_secs(5);
 /// The time in which a server that exchanges members must send something.
 const IDLE: Duration = Duration::from_secs(120);
-/// The largest number of requests at a time of one connection.
-const REQUESTS: u32 = 4_096;
+/// The largest number of requests at a time of one connection. A server has 10,000 that wait for changes.
+const REQUESTS: u32 = 16_384;
 /// The time that open requests get at shutdown.
 const DRAIN: Duration = Duration::from_secs(5);
 /// The first byte of a TLS handshake.

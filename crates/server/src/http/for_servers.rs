@@ -6,7 +6,8 @@ use axum::body::Body;
 use axum::extract::State;
 use axum::response::Response;
 use http::header::{CONTENT_TYPE, HeaderValue};
-use legate_model::Tenancy;
+use legate_model::{ServiceKind, Tenancy};
+use legate_proxycfg::gateways::connect_to;
 use serde_json::json;
 use tokio::time::{Instant, timeout_at};
 
@@ -14,6 +15,7 @@ use super::call::Call;
 use crate::api_error::ApiError;
 use crate::config::ServerConfig;
 use crate::dns::{Client, Responder, Transport};
+use crate::mirror::RemoteRange;
 use crate::prepared::{self, Caller, Sought};
 use crate::replication::{Question, WAIT};
 use crate::wan::RemoteQuery;
@@ -100,4 +102,16 @@ pub(super) async fn query(
     };
     let selected = prepared::select(&call.reader.state().read(), &caller, sought);
     call.json(&json!({ "nodes": selected.nodes, "filtered": selected.filtered }))
+}
+
+/// `POST /v1/internal/legate/servers/range`: what proxies of another datacenter need of this one, as a blocking query.
+/// The caller's certificate is its right: it is a server of the mesh, and its proxies reach what it learns in any case.
+pub(super) async fn range(call: Call) -> Result<Response, ApiError> {
+    let RemoteRange { service } = call.decode()?;
+    let answer = call.read(|txn| match &service {
+        Some(service) => connect_to(txn, service),
+        None => txn.gateways_of_kind(ServiceKind::MeshGateway),
+    });
+    let answer = answer.await?;
+    call.answer(answer.index, &answer.value, false)
 }

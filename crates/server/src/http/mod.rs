@@ -311,6 +311,10 @@ fn mesh_routes() -> Router<ApiState> {
             "/v1/internal/legate/servers/replication",
             post(for_servers::replication),
         )
+        .route(
+            "/v1/internal/legate/servers/range",
+            post(for_servers::range),
+        )
         .route("/v1/internal/legate/status", get(status::own))
         .route("/v1/internal/legate/proxies", get(proxies::list))
         .route("/v1/internal/legate/proxy/{node}/{id}", get(proxies::get))

@@ -9,7 +9,7 @@ use legate_ca::{CaManager, ServiceLeaves};
 use legate_checks::Reports;
 use legate_runtime::metrics::Registry;
 use legate_runtime::{CancellationToken, Clock};
-use legate_store::Writer;
+use legate_store::{Mirror, Writer};
 use legate_wan::Wan;
 use legate_xds::Proxies;
 
@@ -82,6 +82,7 @@ handles! {
     Proxies: |state| state.handles.proxies.clone();
     Option<Status>: |state| state.handles.replication.clone();
     Option<Wan>: |state| state.handles.wan.clone();
+    Option<Mirror>: |state| state.handles.mirror.clone();
     Problems: |state| state.handles.problems.clone();
     Responder: |state| state.handles.responder();
     Registry: |state| state.handles.registry.clone();

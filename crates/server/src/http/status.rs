@@ -4,8 +4,10 @@ use std::net::SocketAddr;
 
 use axum::extract::State;
 use axum::response::Response;
+use legate_store::Mirror;
 use legate_wan::Wan;
 use serde_json::json;
+use tokio::time::Instant;
 
 use super::call::Call;
 use crate::api_error::ApiError;
@@ -29,13 +31,17 @@ pub(super) async fn own(
     State(problems): State<Problems>,
     State(wan): State<Option<Wan>>,
     State(replication): State<Option<replication::Status>>,
+    State(mirror): State<Option<Mirror>>,
     call: Call,
 ) -> Result<Response, ApiError> {
     let node = &call.config.node_name;
     if !call.authorizer()?.agent_read(node) {
         return Err(ApiError::denied("agent:read", node));
     }
-    let datacenters = wan.as_ref().map(wan::datacenters).unwrap_or_default();
+    let both = wan.zip(mirror);
+    let datacenters = both.map_or_else(Vec::new, |(wan, mirror)| {
+        wan::datacenters(&wan, &mirror.list(Instant::now()))
+    });
     let mut status = json!({ "Problems": problems.all(), "Datacenters": datacenters });
     if let Some(replication) = replication {
         status["Replication"] = json!(replication.progress());

@@ -1,0 +1,221 @@
+//! Keeps what this server's readers use of other datacenters up to date: one blocking query to the owner for each range.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::{HeaderMap, Method, StatusCode};
+use http_body_util::{BodyExt, Limited};
+use legate_model::{CheckServiceNode, Tenancy};
+use legate_runtime::{Backoff, BackoffPolicy, BoxError, CancellationToken, Spawner};
+use legate_store::{Mirror, Range, RangeKind};
+use legate_wan::Wan;
+use serde::{Deserialize, Serialize};
+use tokio::sync::{Notify, Semaphore};
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep, timeout};
+
+use crate::wan::{self, FOR_SERVERS, LARGEST_ANSWER};
+
+/// The time for an answer that does not wait for a change. Snapshots of proxies wait for the first one.
+const ATTEMPT: Duration = Duration::from_secs(5);
+/// How long the owner waits for a change.
+const WAIT: Duration = Duration::from_secs(300);
+/// The time for an answer that may wait: the owner adds up to a sixteenth of the wait.
+const WAITED: Duration = Duration::from_secs(330);
+/// After its start a server may not have joined the others yet. Until then, attempts count as one.
+const JOINS: Duration = Duration::from_secs(5);
+/// The time between these attempts.
+const JOIN_RETRY: Duration = Duration::from_millis(250);
+/// The least time between two answers for one range, so that a changing service is not sent with each change.
+const PACE: Duration = Duration::from_millis(100);
+/// The largest number of requests to a datacenter that do not wait for a change.
+const AT_ONCE: usize = 64;
+const LOOK_FOR_DATACENTERS: Duration = Duration::from_secs(1);
+const LOOK_FOR_UNUSED: Duration = Duration::from_secs(10);
+/// The time until a failed attempt is repeated. An attempt costs nothing while a datacenter cannot be reached.
+const RETRY: BackoffPolicy = BackoffPolicy {
+    cap: Duration::from_secs(15),
+    ..BackoffPolicy::SERVER
+};
+
+/// The header with the index of an answer.
+const INDEX: &str = "x-consul-index";
+
+/// What a server asks the owner of a range. The partition and namespace are in the URL.
+#[derive(Serialize, Deserialize)]
+pub(crate) struct RemoteRange {
+    /// The service whose instances are wanted. `None`: the mesh gateways of the partition.
+    pub(crate) service: Option<String>,
+}
+
+/// Keeps the ranges of `mirror` until the scope stops.
+pub(crate) fn keep(mirror: Mirror, wan: Wan, spawner: &Spawner) {
+    let keeper = Keeper {
+        asker: Asker {
+            mirror,
+            wan,
+            joined: Arc::default(),
+            joins_until: Instant::now() + JOINS,
+        },
+        spawner: spawner.clone(),
+        ranges: HashMap::new(),
+        permits: HashMap::new(),
+        datacenters: Vec::new(),
+    };
+    spawner.spawn_until_stop("services of other datacenters", keeper.run());
+}
+
+struct Keeper {
+    asker: Asker,
+    spawner: Spawner,
+    /// Ends the task of a range.
+    ranges: HashMap<Range, CancellationToken>,
+    /// Limits requests to each datacenter.
+    permits: HashMap<Arc<str>, Arc<Semaphore>>,
+    /// The other datacenters, sorted.
+    datacenters: Vec<Arc<str>>,
+}
+
+impl Keeper {
+    async fn run(mut self) {
+        let [mut joins, mut uses] = [LOOK_FOR_DATACENTERS, LOOK_FOR_UNUSED].map(interval);
+        joins.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        uses.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            tokio::select! {
+                wanted = self.asker.mirror.wanted() => {
+                    wanted.into_iter().for_each(|range| self.start(range));
+                }
+                _ = joins.tick() => self.note_datacenters(),
+                _ = uses.tick() => {
+                    for range in self.asker.mirror.drop_unused(Instant::now()) {
+                        if let Some(end) = self.ranges.remove(&range) {
+                            end.cancel();
+                        }
+                    }
+                    self.permits.retain(|_, permits| Arc::strong_count(permits) > 1);
+                }
+            }
+        }
+    }
+
+    fn start(&mut self, range: Range) {
+        let permits = self.permits.entry(Arc::clone(&range.datacenter));
+        let permits = Arc::clone(permits.or_insert_with(|| Arc::new(Semaphore::new(AT_ONCE))));
+        let end = self.spawner.token().child_token();
+        self.ranges.insert(range.clone(), end.clone());
+        let asker = self.asker.clone();
+        self.spawner
+            .spawn("range of another datacenter", async move {
+                end.run_until_cancelled(asker.keep(range, permits)).await;
+                Ok::<_, std::convert::Infallible>(())
+            });
+    }
+
+    fn note_datacenters(&mut self) {
+        let others = self.asker.wan.datacenters().into_iter().skip(1);
+        let others: Vec<Arc<str>> = others.map(Into::into).collect();
+        let mut sorted = others.clone();
+        sorted.sort();
+        if sorted != self.datacenters {
+            self.datacenters = sorted;
+            self.asker.joined.notify_waiters();
+        }
+        self.asker.mirror.set_datacenters(others);
+    }
+}
+
+/// Asks the owners of ranges.
+#[derive(Clone)]
+struct Asker {
+    mirror: Mirror,
+    wan: Wan,
+    /// Notified when there are other datacenters than before.
+    joined: Arc<Notify>,
+    joins_until: Instant,
+}
+
+impl Asker {
+    /// Keeps one range.
+    async fn keep(self, range: Range, permits: Arc<Semaphore>) {
+        let mut backoff = Backoff::new(RETRY);
+        let mut known = None;
+        let mut is_first = true;
+        loop {
+            let answered = match known {
+                Some(index) => timeout(WAITED, self.ask(&range, index)).await,
+                None => {
+                    timeout(ATTEMPT, async {
+                        let _permit = permits.acquire().await?;
+                        self.ask(&range, 0).await
+                    })
+                    .await
+                }
+            };
+            let answered = answered.unwrap_or_else(|_| Err("it does not answer in time".into()));
+            match answered {
+                Ok((index, value)) => {
+                    backoff.reset();
+                    is_first = false;
+                    known = Some(index);
+                    self.mirror.set(&range, value);
+                    sleep(PACE).await;
+                }
+                Err(_) if is_first && Instant::now() < self.joins_until => sleep(JOIN_RETRY).await,
+                Err(error) => {
+                    is_first = false;
+                    known = None;
+                    tracing::debug!(%error, %range, "what another datacenter has is not known");
+                    self.mirror.fail(&range, &error.to_string(), Instant::now());
+                    tokio::select! {
+                        () = sleep(backoff.next(rand::random())) => {}
+                        () = self.joined.notified() => {}
+                    }
+                }
+            }
+        }
+    }
+
+    /// The value of a range with its index, once the index is higher than `index`.
+    async fn ask(
+        &self,
+        range: &Range,
+        index: u64,
+    ) -> Result<(u64, Vec<CheckServiceNode>), BoxError> {
+        let (tenancy, service) = match &range.what {
+            RangeKind::Instances(service) => {
+                (service.tenancy.clone(), Some(service.name.to_string()))
+            }
+            RangeKind::MeshGateways(partition) => {
+                let partition = Arc::clone(partition);
+                let tenancy = Tenancy {
+                    partition,
+                    ..Tenancy::default()
+                };
+                (tenancy, None)
+            }
+        };
+        let (partition, namespace) = (&tenancy.partition, &tenancy.namespace);
+        let path = format!(
+            "{FOR_SERVERS}range?partition={partition}&ns={namespace}&index={index}&wait={}s",
+            WAIT.as_secs()
+        );
+        let question = serde_json::to_vec(&RemoteRange { service })?;
+        let datacenter = &range.datacenter;
+        let request = wan::request(Method::POST, datacenter, &path, "", question)?;
+        let answer = self.wan.request(datacenter, request).await?;
+        let (head, body) = answer.into_parts();
+        let body = Limited::new(body, LARGEST_ANSWER).collect();
+        let body = body.await?.to_bytes();
+        if head.status != StatusCode::OK {
+            let text = String::from_utf8_lossy(&body);
+            return Err(format!("{}: {text}", head.status).into());
+        }
+        let index = index_in(&head.headers).ok_or("the answer has no index")?;
+        Ok((index, serde_json::from_slice(&body)?))
+    }
+}
+
+fn index_in(headers: &HeaderMap) -> Option<u64> {
+    headers.get(INDEX)?.to_str().ok()?.parse().ok()
+}
