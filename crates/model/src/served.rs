@@ -59,7 +59,7 @@ const TABLE: &[(&str, &str, Reported)] = &[
     ("Upstream", "Config", UPSTREAM_CONFIG),
     // Consul does not evaluate them either.
     ("EnvoyExtension", "ConsulVersion EnvoyVersion", ALL),
-    ("MeshGateway", "Mode", Except(&["none"])),
+    // Not by DNS.
     ("QueryFailover", "NearestN Datacenters", ALL),
     ("QueryFailoverTarget", "Datacenter", ALL),
     // Autopilot never acts on servers here.

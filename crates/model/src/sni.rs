@@ -48,6 +48,16 @@ pub fn query(query: &str, datacenter: &str, trust_domain: &TrustDomain) -> Strin
     format!("{query}.{DEFAULT_TENANCY}.{datacenter}.query.{trust_domain}")
 }
 
+/// The server name of the mesh gateways of a partition. The names of the services behind them are below it:
+/// `<datacenter>.internal.<trust domain>`, or `<partition>.<datacenter>.internal-v1.<trust domain>` in a partition other
+/// than `default`.
+pub fn gateway(partition: &str, datacenter: &str, trust_domain: &TrustDomain) -> String {
+    match partition {
+        DEFAULT_TENANCY => format!("{datacenter}.internal.{trust_domain}"),
+        _ => format!("{partition}.{datacenter}.internal-v1.{trust_domain}"),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use crate::{ServiceName, Tenancy};

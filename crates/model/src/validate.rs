@@ -7,7 +7,7 @@ use crate::invalid::Invalid;
 use crate::json::decode::Opaque;
 use crate::json::nesting::validate_nesting;
 use crate::name::{self, WILDCARD};
-use crate::proxy::{AccessLogs, AccessLogsType, ConnectProxy, Expose, Upstream};
+use crate::proxy::{AccessLogs, AccessLogsType, ConnectProxy, Expose, Upstream, UpstreamType};
 use crate::service::{ServiceInstance, ServiceKind, Weights};
 use crate::{format_string, meta};
 
@@ -286,22 +286,25 @@ impl ConnectProxy {
         validate_nesting("Config", &self.config)
     }
 
-    /// Refuses upstreams in datacenters other than the server's own, which are not served.
+    /// Refuses upstreams that are prepared queries of other datacenters than the server's own, which are not served.
     ///
     /// # Errors
     ///
     /// [`Invalid`] names the first such upstream.
-    pub fn refuse_other_datacenters(&self, own: &str) -> Result<(), Invalid> {
+    pub fn refuse_queries_elsewhere(&self, own: &str) -> Result<(), Invalid> {
         let other = |upstream: &Arc<Upstream>| {
             let datacenter = upstream.datacenter.as_str();
-            !datacenter.is_empty() && !datacenter.eq_ignore_ascii_case(own)
+            upstream.destination_type == UpstreamType::PreparedQuery
+                && !datacenter.is_empty()
+                && !datacenter.eq_ignore_ascii_case(own)
         };
         match self.upstreams.iter().position(other) {
             None => Ok(()),
             Some(i) => Err(Invalid::new(
                 format!("Proxy.Upstreams[{i}].Datacenter"),
                 format!(
-                    "{:?} is not served: this server serves {own:?} only, leave it out",
+                    "{:?} is not served for a prepared query: leave it out, and name datacenters in the Failover of \
+                     the query",
                     self.upstreams[i].datacenter
                 ),
             )),

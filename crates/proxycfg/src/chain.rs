@@ -13,12 +13,15 @@ use legate_discovery_chain::{
 };
 use legate_model::{
     CheckServiceNode, ConfigEntry, ConfigKind, Protocol, ProxyDefaults, ServiceDefaults,
-    ServiceName, ServiceResolver, ServiceRouter, ServiceSplitter, Subset, Tenancy, TrustDomain,
+    ServiceKind, ServiceName, ServiceResolver, ServiceRouter, ServiceSplitter, Subset, Tenancy,
+    TrustDomain,
 };
 use legate_store::ReadTxn;
 use tracing::warn;
 
 use crate::gateways;
+use crate::prepared_query::exact;
+use crate::remote;
 use crate::same;
 
 /// Instances through which a service is reached in the mesh: all of them, or those of a subset. Two
@@ -60,13 +63,14 @@ impl Instances {
             only_passing,
         } = subset;
         // Without a filter the subset has all instances; `only_passing` may still exclude some by
-        // health.
+        // health. Gateways that represent the service route each subset by its server name.
         let filter = (!filter.is_empty()).then(|| CheckServiceNode::filter(filter));
         if let Some(Err(error)) = &filter {
             warn!(service, subset = name, %error, "cannot parse a stored filter; the subset is empty");
         }
         let has = |instance: &CheckServiceNode| match &filter {
             None => true,
+            Some(_) if instance.service.kind == ServiceKind::TerminatingGateway => true,
             Some(Ok(filter)) => instance.matches(filter),
             Some(Err(_)) => false,
         };
@@ -236,11 +240,13 @@ fn resolve(txn: &ReadTxn<'_>, service: &ServiceName, callers: Callers<'_>) -> Ar
     })
 }
 
-/// The catalog has one datacenter. Other partitions see only what a partition exports to them.
+/// Other partitions see only what a partition exports to them, in every datacenter.
 fn of_target(txn: &ReadTxn<'_>, target: &Target, partition: &str, local: &str) -> Arc<Instances> {
-    let is_here = target.peer.is_empty() && target.datacenter.eq_ignore_ascii_case(local);
-    if !is_here || !txn.is_exported(&target.service_name(), partition) {
+    if !target.peer.is_empty() || !txn.is_exported(&target.service_name(), partition) {
         return Arc::default();
+    }
+    if !target.datacenter.eq_ignore_ascii_case(local) {
+        return remote::of_target(txn, target, partition);
     }
     txn.in_tenancy(&target.tenancy, |txn| {
         match target.service_subset.as_str() {
@@ -271,15 +277,12 @@ pub(crate) fn of_subset(
         filter,
         only_passing,
     } = subset;
-    let argument = format!("{service}/{name}/{only_passing}/{filter}");
+    let argument = format!("{service}/{name}/{only_passing}/{}", exact(filter));
     txn.shared("instances of a subset", &argument, |txn| {
         // Not the list that all callers share: that list stays the same while callers see no
         // difference, but filters also match fields that callers do not see, such as tags and the
         // node's meta.
-        let mut found = Instances::of_subset(txn.connect(service), service, name, subset);
-        let gateways = gateways::terminating(txn, service);
-        found.list.extend(gateways.iter().cloned());
-        found
+        Instances::of_subset(gateways::connect_to(txn, service), service, name, subset)
     })
 }
 

@@ -207,6 +207,8 @@ impl Driver {
         let (txn, config) = (state.read(), &self.context.config);
         let (leaves, parts) = (&mut self.leaves, &mut self.parts);
         match kinds::snapshot(&txn, &self.proxy, config, leaves, parts) {
+            // Published when what other datacenters have is known, or cannot be: that wakes the follower.
+            Ok(Outcome::Ready(_)) if txn.is_pending() => None,
             Ok(Outcome::Ready(snapshot)) => {
                 leaves.end_others();
                 Some(*snapshot)

@@ -14,6 +14,7 @@
 //! - [`gateways`] tells which services belong to which gateway.
 //! - `queries` has the reads that many proxies share. `chain` and `transparent` are such reads,
 //!   too.
+//! - `remote` reads services and gateways of other datacenters.
 //! - `schedule` and `limiter` decide when a snapshot is published. They do no IO.
 //! - `driver` is the only asynchronous file. It recomputes the snapshot when its inputs have
 //!   changed.
@@ -35,6 +36,7 @@ pub mod opaque;
 mod prepared_query;
 pub mod protocol;
 mod queries;
+mod remote;
 mod same;
 mod schedule;
 mod snapshot;
@@ -61,6 +63,7 @@ pub use legate_store::Generations;
 pub use manager::{Manager, Preview};
 pub use merge::merge_central_config;
 pub use queries::JwtProviders;
+pub use remote::{GatewaysElsewhere, GatewaysOf};
 pub use snapshot::{Proxy, ProxyId, Snapshot};
 pub use transparent::{Dialled, DialledKind, ImplicitUpstream, ImplicitUpstreams};
 pub use upstream::UpstreamSnapshot;

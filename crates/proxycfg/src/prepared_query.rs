@@ -10,12 +10,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use legate_discovery_chain::{Chain, Node, NodeKind, Overrides, Resolver, Target};
-use legate_model::{HealthCheck, ServiceInstance, ServiceName, Tenancy, sni};
+use legate_model::{HealthCheck, QueryFailover, ServiceInstance, ServiceName, Tenancy, sni};
 use legate_store::ReadTxn;
 use tracing::warn;
 
 use crate::chain::{Callers, Instances, ResolvedChain};
 use crate::gateways;
+use crate::remote;
 
 /// The default connect timeout, as in Consul.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -31,50 +32,77 @@ pub(crate) fn resolved(txn: &ReadTxn<'_>, query: &str, callers: Callers<'_>) -> 
     } = callers;
     let argument = format!("{}/{datacenter}/{trust_domain}/{overrides:?}", exact(query));
     txn.shared("resolved prepared query", &argument, |txn| {
-        // This server has no data of other datacenters.
-        let instances = match datacenter.eq_ignore_ascii_case(local) {
-            true => instances(txn, query),
+        // Registrations with queries of other datacenters are refused.
+        let found = match datacenter.eq_ignore_ascii_case(local) {
+            true => found_by(txn, query),
             false => Arc::default(),
         };
+        let instances = Arc::clone(&found.instances);
+        let owner = found.datacenter.as_deref().unwrap_or(datacenter);
         let service = service(txn, query, &instances);
         // Separate from the instances, which change far more often. The argument has all inputs of
         // the chain.
-        let argument = format!("{argument}/{}", exact(&service.to_string()));
+        let argument = format!("{argument}/{}/{owner}", exact(&service.to_string()));
         let chain = txn.shared("chain of a prepared query", &argument, |_| {
             let sni = sni::query(query, datacenter, trust_domain);
-            chain_to(&service, query, sni, datacenter, overrides)
+            let mut chain = chain_to(&service, query, sni, datacenter, overrides);
+            for target in chain.targets.values_mut() {
+                owner.clone_into(&mut target.datacenter);
+            }
+            chain
         });
         ResolvedChain::new(chain, [instances])
     })
 }
 
-/// A name as the argument of a shared query. Hex, because arguments ignore case but query templates
-/// do not.
-fn exact(name: &str) -> String {
+/// A text as the argument of a shared query. Hex, because arguments ignore case but query templates and
+/// filters do not.
+pub(crate) fn exact(name: &str) -> String {
     name.bytes().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// The instances that a query finds, all of them in one datacenter.
+#[derive(Debug, Default, PartialEq)]
+struct QueryResult {
+    instances: Arc<Instances>,
+    /// `None`: this one.
+    datacenter: Option<String>,
 }
 
 /// The instances that a query finds, if they are exported to the callers' partition. Checks that
 /// the query ignores are removed, so that callers ignore them, too.
-fn instances(txn: &ReadTxn<'_>, query: &str) -> Arc<Instances> {
+fn found_by(txn: &ReadTxn<'_>, query: &str) -> Arc<QueryResult> {
     txn.shared("instances of a prepared query", &exact(query), |txn| {
         let query = match txn.find_prepared_query(query) {
             Ok(Some(query)) => query,
-            Ok(None) => return Instances::default(),
+            Ok(None) => return QueryResult::default(),
             Err(error) => {
                 warn!(query, %error, "an upstream's prepared query cannot be executed");
-                return Instances::default();
+                return QueryResult::default();
             }
         };
         let wanted = &query.service;
-        let mut all = Vec::new();
-        for scope in wanted.scopes(&[]) {
+        let fails_over = wanted.failover != QueryFailover::default();
+        let nearest: Vec<String> = match fails_over {
+            true => txn
+                .other_datacenters()
+                .iter()
+                .map(ToString::to_string)
+                .collect(),
+            false => Vec::new(),
+        };
+        let (mut all, mut datacenter) = (Vec::new(), None);
+        for scope in wanted.scopes(&nearest) {
             let there = Tenancy::new(scope.partition, scope.namespace);
             let service = ServiceName::new(&there, &wanted.service);
             if !txn.is_exported(&service, &txn.tenancy().partition) {
                 continue;
             }
-            all = txn.in_tenancy(&there, |txn| gateways::connect_to(txn, &wanted.service));
+            datacenter = scope.datacenter.map(str::to_owned);
+            all = match scope.datacenter {
+                Some(datacenter) => remote::instances(txn, datacenter, &service),
+                None => txn.in_tenancy(&there, |txn| gateways::connect_to(txn, &wanted.service)),
+            };
             all.retain(|instance| wanted.fits(instance));
             if !all.is_empty() {
                 break;
@@ -84,7 +112,10 @@ fn instances(txn: &ReadTxn<'_>, query: &str) -> Arc<Instances> {
             let counts = |check: &Arc<HealthCheck>| !wanted.ignores(&check.check_id);
             instance.checks.retain(counts);
         }
-        all.into()
+        QueryResult {
+            instances: Arc::new(all.into()),
+            datacenter,
+        }
     })
 }
 

@@ -240,7 +240,8 @@ impl ServiceResolver {
     }
 
     /// The paths of redirects and failover to other datacenters. They are accepted, as in Consul.
-    /// Targets there have no instances, so requests go to the next target if there is one.
+    /// On a server without a port for servers, targets there have no instances, so requests go to the next target if
+    /// there is one.
     pub fn other_datacenters(&self, local: &str) -> Vec<String> {
         let mut paths = Vec::new();
         let redirect = self.redirect.as_ref();

@@ -9,6 +9,7 @@ use super::Reading;
 use super::kept_list::KeptList;
 use crate::error::WatchError;
 use crate::gateways::{self, MeshService, MeshServices};
+use crate::remote::{self, GatewaysElsewhere};
 use crate::snapshot::ProxyId;
 use crate::value::{queried, values};
 
@@ -21,11 +22,14 @@ values! {
         pub limits: Arc<Option<UpstreamLimits>>,
         /// The services.
         pub services: Arc<MeshServices>,
+        /// The mesh gateways of the same partition in other datacenters.
+        pub elsewhere: Arc<GatewaysElsewhere>,
     }
 }
 
 queried! {
     Option<UpstreamLimits>, |_| 0;
+    GatewaysElsewhere, |all| all.0.iter().map(|one| 1 + one.instances.len()).sum();
     MeshServices, |all| all.0.iter().map(|one| one.size()).sum();
 }
 
@@ -39,6 +43,7 @@ pub(super) fn check(_: &ProxyId, _: &ServiceInstance) -> Result<(), WatchError> 
 pub(super) struct Parts {
     limits: Kept<Arc<Option<UpstreamLimits>>>,
     names: Kept<Arc<Vec<ServiceName>>>,
+    elsewhere: Kept<Arc<GatewaysElsewhere>>,
     services: KeptList<ServiceName, Arc<Option<Arc<MeshService>>>>,
     /// The services of the last snapshot.
     last: Arc<MeshServices>,
@@ -62,6 +67,7 @@ pub(super) fn snapshot(read: &mut Reading<'_, '_>, parts: &mut Parts) -> Option<
     Some(MeshGateway {
         limits: read.kept(&mut parts.limits, |txn| limits(txn, gateway)),
         services: Arc::clone(&parts.last),
+        elsewhere: read.kept(&mut parts.elsewhere, remote::gateways_elsewhere),
     })
 }
 

@@ -464,3 +464,21 @@ async fn stopping_ends_every_watch_with_the_reason() {
         WatchError::Stopping
     );
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_snapshot_waits_for_the_first_attempt_to_ask_another_datacenter() {
+    let mesh = Mesh::new();
+    let mirror = mesh.store.mirror();
+    let (mut watch, _) = mesh.settled().await;
+    mesh.entry(json!({
+        "Kind": "service-resolver", "Name": "api", "Redirect": {"Datacenter": "dc2"},
+    }));
+    quiet(&mut watch).await;
+    let wanted = mirror.wanted().await;
+    assert_eq!(wanted.len(), 1);
+    mirror.fail(&wanted[0], "away", Instant::now());
+    assert_eq!(ports(&at_once(&mut watch).await), [0_u16; 0]);
+    quiet(&mut watch).await;
+    mesh.entry(json!({"Kind": "service-resolver", "Name": "api"}));
+    assert_eq!(ports(&at_once(&mut watch).await), [20001]);
+}

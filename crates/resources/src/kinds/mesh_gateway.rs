@@ -1,24 +1,28 @@
 //! The mesh gateway: it forwards TLS connections by their server name (SNI) and terminates none. A
 //! cluster for each service and subset of its partition has that server name as its name, so that
-//! one filter chain serves all of them.
+//! one filter chain serves all of them. Connections to another datacenter, whose server names are below
+//! that of its gateways, go to these.
 
 use std::cell::LazyCell;
 use std::sync::Arc;
 use std::time::Duration;
 
 use envoy_types::pb::envoy::config::core::v3::TrafficDirection;
-use envoy_types::pb::envoy::config::listener::v3::FilterChain;
+use envoy_types::pb::envoy::config::listener::v3::{FilterChain, FilterChainMatch};
 use envoy_types::pb::envoy::extensions::filters::network::sni_cluster::v3::SniCluster;
 use legate_model::{ServiceName, sni};
-use legate_proxycfg::{Instances, MeshGateway, MeshService, Proxy, opaque};
+use legate_proxycfg::{GatewaysElsewhere, GatewaysOf, Instances, MeshGateway, MeshService, Proxy};
 
 use super::change::{Positions, SameProxy};
+use crate::balancing::Balancing;
 use crate::composer::Composer;
 use crate::encode::{self, EncodedResource};
 use crate::endpoint;
 use crate::error::GenerateError;
 use crate::gateway::bind::{self, Address};
 use crate::gateway::cluster::{self, ServiceCluster};
+use crate::gateway::external::{self, Discovery, ExternalCluster};
+use crate::gateway::settings::GatewaySettings;
 use crate::listener::{self, Bind};
 use crate::memo::Memo;
 use crate::names::{self, SNI_CLUSTER};
@@ -34,8 +38,8 @@ const SERVICES: Section = Section("services");
 /// The listeners, one for each address.
 const LISTENERS: Section = Section("listeners");
 
-/// The connect timeout for services without one, as in Consul.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+/// Other datacenters, one unit each.
+const ELSEWHERE: Section = Section("other datacenters");
 
 pub(super) fn compose(
     composer: &mut Composer<'_>,
@@ -51,16 +55,23 @@ pub(super) fn compose(
         let settings = ProxySettings::read(&proxy.instance, &mut warnings);
         (settings, warnings)
     }));
+    let gateway = GatewaySettings::read(&proxy.instance, &mut Vec::new());
     let last = last.map(|(_, last)| last);
     let services = Services {
         memo: composer.memo,
         proxy,
         settings: &settings,
         limits: (*own.limits).as_ref().map(Limits::of),
-        connect_timeout: connect_timeout(proxy, &mut Vec::new()),
+        connect_timeout: gateway.connect_timeout,
         same: same.mesh_name
             && same.instance
             && last.is_some_and(|last| Arc::ptr_eq(&last.limits, &own.limits)),
+    };
+    let elsewhere = Elsewhere {
+        proxy,
+        now: &own.elsewhere,
+        last: last.map(|last| &*last.elsewhere),
+        same,
     };
     let last = last.map(|last| &*last.services);
     let positions = Positions::of(
@@ -81,7 +92,8 @@ pub(super) fn compose(
         services.add_parts(&mut unit, service, earlier);
         composer.add(SERVICES, unit);
     }
-    listeners(composer, proxy, same, &settings);
+    elsewhere.add_clusters(composer, &gateway, &settings);
+    listeners(composer, &elsewhere, &settings);
 }
 
 /// What the clusters of all services are made from.
@@ -181,16 +193,105 @@ impl Services<'_, '_> {
     }
 }
 
+/// The gateways of other datacenters.
+struct Elsewhere<'a> {
+    proxy: &'a Proxy,
+    now: &'a GatewaysElsewhere,
+    last: Option<&'a GatewaysElsewhere>,
+    same: SameProxy,
+}
+
+impl Elsewhere<'_> {
+    /// The server name of the gateways of a datacenter, which is also the name of their cluster.
+    fn name(&self, datacenter: &str) -> String {
+        let Proxy {
+            id, trust_domain, ..
+        } = self.proxy;
+        sni::gateway(&id.tenancy.partition, datacenter, trust_domain)
+    }
+
+    /// What is behind a filter chain, in the names of its statistics: the datacenter, after the partition unless that
+    /// is `default`.
+    fn key(&self, datacenter: &str) -> String {
+        let tenancy = &self.proxy.id.tenancy;
+        match tenancy.is_default_partition() {
+            true => datacenter.to_owned(),
+            false => format!("{}.{datacenter}", tenancy.partition),
+        }
+    }
+
+    fn has_same_names(&self) -> bool {
+        let names = |all: &GatewaysElsewhere| {
+            let names = all.0.iter().map(|one| one.datacenter.clone());
+            names.collect::<Vec<_>>()
+        };
+        self.same.mesh_name && self.last.is_some_and(|last| names(last) == names(self.now))
+    }
+
+    /// Adds a cluster for each datacenter, with its endpoints unless gateways have host names.
+    fn add_clusters(
+        &self,
+        composer: &mut Composer<'_>,
+        gateway: &GatewaySettings,
+        settings: &Settings<'_>,
+    ) {
+        let memo = composer.memo;
+        let is_listed = |one: &GatewaysOf| !external::has_names(&one.instances);
+        for now in &self.now.0 {
+            let last = self.last.map_or(&[][..], |last| &last.0);
+            let is_it = |one: &GatewaysOf| one.datacenter == now.datacenter;
+            let before = last.iter().position(is_it);
+            let last = before.and_then(|at| last.get(at));
+            let mut unit = composer.unit(ELSEWHERE, before);
+            let is_same = self.same.mesh_name
+                && last.is_some_and(|last| Arc::ptr_eq(&last.instances, &now.instances));
+            let both_listed = self.same.mesh_name && is_listed(now) && last.is_some_and(is_listed);
+            let name = || self.name(&now.datacenter);
+            let unchanged = self.same.instance && (is_same || both_listed);
+            unit.part(Type::Cluster, name, unchanged, |warnings| {
+                let discovery = match is_listed(now) {
+                    true => Discovery::Endpoints,
+                    false => Discovery::of_names(&name(), &now.instances, gateway, warnings),
+                };
+                let cluster = ExternalCluster {
+                    name: &name(),
+                    discovery,
+                    connect_timeout: gateway.connect_timeout,
+                    http2: false,
+                    balancing: Balancing::default(),
+                    keepalive: gateway.keepalive,
+                    tls: None,
+                    proxy_protocol: None,
+                    fetch_timeout: settings.0.fetch_timeout,
+                };
+                made(external::cluster(memo, &cluster))
+            });
+            unit.part(Type::Endpoints, name, is_same, |warnings| {
+                if !is_listed(now) {
+                    return Ok(None);
+                }
+                let (name, instances) = (name(), &now.instances);
+                made(endpoint::assignment(memo, &name, instances, None, warnings))
+            });
+            composer.add(ELSEWHERE, unit);
+        }
+    }
+}
+
 /// Adds the listeners, in the order of their names.
-fn listeners(composer: &mut Composer<'_>, proxy: &Proxy, same: SameProxy, settings: &Settings<'_>) {
-    let memo = composer.memo;
+fn listeners(composer: &mut Composer<'_>, elsewhere: &Elsewhere<'_>, settings: &Settings<'_>) {
+    let (memo, proxy) = (composer.memo, elsewhere.proxy);
     let mut unit = composer.unit(LISTENERS, Some(0));
-    if same.instance && unit.is_sound() && unit.take_over() {
+    let unchanged = elsewhere.same.instance && elsewhere.has_same_names();
+    if unchanged && unit.is_sound() && unit.take_over() {
         composer.add(LISTENERS, unit);
         return;
     }
     let mut warnings = settings.1.clone();
-    connect_timeout(proxy, &mut warnings);
+    GatewaySettings::read(&proxy.instance, &mut warnings);
+    let datacenters = elsewhere.now.0.iter().map(|one| &one.datacenter);
+    let datacenters = datacenters.map(|name| (elsewhere.name(name), elsewhere.key(name)));
+    let datacenters: Vec<_> = datacenters.collect();
     let addresses = bind::addresses(&proxy.instance, &mut warnings);
     for address in &addresses {
         unit.part(
@@ -200,7 +301,13 @@ fn listeners(composer: &mut Composer<'_>, proxy: &Proxy, same: SameProxy, settin
             |own| {
                 own.append(&mut warnings);
                 let bind = Bind::socket("the address of the gateway", &address.host, address.port)?;
-                let resource = listener(memo, address, &bind, &settings.0.telemetry)?;
+                let input = ListenerInput {
+                    address,
+                    bind: &bind,
+                    datacenters: &datacenters,
+                    telemetry: &settings.0.telemetry,
+                };
+                let resource = listener(memo, &input)?;
                 Ok(Some(Made {
                     resource,
                     bind: Some(Box::new(bind)),
@@ -211,57 +318,50 @@ fn listeners(composer: &mut Composer<'_>, proxy: &Proxy, same: SameProxy, settin
     composer.add(LISTENERS, unit);
 }
 
-/// The connect timeout of the registration.
-fn connect_timeout(proxy: &Proxy, warnings: &mut Vec<String>) -> Duration {
-    let read = opaque::integer(&proxy.instance.proxy.config, "connect_timeout_ms");
-    let millis = read.unwrap_or_else(|error| {
-        warnings.push(format!("Proxy.Config: {error}; the default is used"));
-        None
-    });
-    let positive = millis
-        .and_then(|millis| u64::try_from(millis).ok())
-        .filter(|millis| *millis > 0);
-    positive.map_or(CONNECT_TIMEOUT, Duration::from_millis)
-}
-
 #[derive(Hash)]
 struct ListenerInput<'a> {
     address: &'a Address,
     bind: &'a Bind,
+    /// The server name of the gateways of each other datacenter, and the key in statistics.
+    datacenters: &'a [(String, String)],
     telemetry: &'a Telemetry,
 }
 
 /// The listener at one address.
-fn listener(
-    memo: &Memo,
-    address: &Address,
-    bind: &Bind,
-    telemetry: &Telemetry,
-) -> Result<Arc<EncodedResource>, GenerateError> {
-    let input = ListenerInput {
-        address,
-        bind,
-        telemetry,
-    };
-    memo.get(&input, |input| {
+fn listener(memo: &Memo, input: &ListenerInput<'_>) -> Result<Arc<EncodedResource>, GenerateError> {
+    memo.get(input, |input| {
         let name = format!("{}:{}", input.address.name, input.bind.suffix());
         // The first filter sets the cluster: the server name of the connection.
         let by_name = listener::network_filter(SNI_CLUSTER, encode::any(&SniCluster {}));
         let stats = names::stat_prefix("mesh_gateway_local.", &input.address.name);
         let proxy = listener::tcp_proxy(&stats, "", 1, false, input.telemetry);
-        let chain = FilterChain {
+        let to_elsewhere = input.datacenters.iter().map(|(cluster, key)| {
+            let stats = format!("mesh_gateway_remote.{}.", input.address.name);
+            let stats = names::stat_prefix(&stats, key);
+            let names = FilterChainMatch {
+                server_names: vec![format!("*.{cluster}")],
+                ..FilterChainMatch::default()
+            };
+            FilterChain {
+                filter_chain_match: Some(names),
+                filters: vec![listener::tcp_proxy(
+                    &stats,
+                    cluster,
+                    1,
+                    false,
+                    input.telemetry,
+                )],
+                ..FilterChain::default()
+            }
+        });
+        let every_other = FilterChain {
             filters: vec![by_name, proxy],
             ..FilterChain::default()
         };
+        let chains = to_elsewhere.chain([every_other]).collect();
         let direction = TrafficDirection::Unspecified;
-        let mut made = listener::listener(
-            &name,
-            input.bind,
-            direction,
-            false,
-            input.telemetry,
-            vec![chain],
-        );
+        let mut made =
+            listener::listener(&name, input.bind, direction, false, input.telemetry, chains);
         made.listener_filters = vec![listener::tls_inspector()];
         Ok(encode::resource(&name, &made, &[]))
     })

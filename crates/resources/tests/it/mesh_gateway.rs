@@ -4,9 +4,14 @@ use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use legate_model::UpstreamLimits;
-use legate_proxycfg::{Instances, Kind, MeshGateway, MeshService, MeshServices, Snapshot};
+use legate_proxycfg::{
+    GatewaysElsewhere, GatewaysOf, Instances, Kind, MeshGateway, MeshService, MeshServices,
+    Snapshot,
+};
 use legate_resources::{Generator, ResourceSet};
+use serde_json::json;
 
+use crate::golden_cases::written;
 use crate::support::{instance, web};
 
 /// The same for all gateways, as in the snapshots of one store.
@@ -28,6 +33,7 @@ fn gateway(services: &[&Arc<MeshService>]) -> Snapshot {
     snapshot.kind = Kind::MeshGateway(MeshGateway {
         limits: Arc::clone(&NO_LIMITS),
         services: Arc::new(MeshServices(services.collect())),
+        elsewhere: Arc::default(),
     });
     snapshot
 }
@@ -100,4 +106,66 @@ fn a_gateway_that_was_a_sidecar_reuses_nothing_of_it() {
     let set = generator.generate(&now, Some((&sidecar, &before)));
     assert_eq!(names(&set), names(&Generator::new().generate(&now, None)));
     assert!(set.failures().is_empty());
+}
+
+/// A gateway to a service, and to the gateways of another datacenter at this address.
+fn to_dc2(api: &Arc<MeshService>, host: &str, port: u16) -> Snapshot {
+    let mut snapshot = gateway(&[api]);
+    let there = GatewaysOf {
+        datacenter: "dc2".to_owned(),
+        instances: Arc::new(Instances::from(vec![instance(host, port, &[])])),
+    };
+    if let Kind::MeshGateway(own) = &mut snapshot.kind {
+        own.elsewhere = Arc::new(GatewaysElsewhere(vec![there]));
+    }
+    snapshot
+}
+
+#[test]
+fn connections_to_another_datacenter_go_to_its_gateways() {
+    const DC2: &str = "dc2.internal.c1.consul";
+    let set = Generator::new().generate(&to_dc2(&service("api", 1), "203.0.113.1", 443), None);
+    let document = written::document(&set);
+    let cluster = &document["Clusters"][DC2];
+    assert_eq!(cluster["type"], "EDS");
+    assert!(cluster.get("transportSocket").is_none(), "{cluster}");
+    let endpoints = &document["Endpoints"][DC2]["endpoints"][0]["lbEndpoints"];
+    let address = &endpoints[0]["endpoint"]["address"]["socketAddress"];
+    assert_eq!(
+        address,
+        &json!({"address": "203.0.113.1", "portValue": 443})
+    );
+    let listeners = document["Listeners"].as_object().unwrap();
+    let chains = &listeners.values().next().unwrap()["filterChains"];
+    let [first, last] = &chains.as_array().unwrap()[..] else {
+        panic!("{chains}");
+    };
+    let names = &first["filterChainMatch"]["serverNames"];
+    assert_eq!(names, &json!([format!("*.{DC2}")]));
+    let filter = &first["filters"][0]["typedConfig"];
+    assert_eq!(filter["cluster"], DC2);
+    assert_eq!(filter["statPrefix"], "mesh_gateway_remote.default.dc2");
+    assert!(last.get("filterChainMatch").is_none());
+
+    let named =
+        Generator::new().generate(&to_dc2(&service("api", 1), "gateway.example", 443), None);
+    let document = written::document(&named);
+    assert_eq!(document["Clusters"][DC2]["type"], "LOGICAL_DNS");
+    assert!(document["Endpoints"].get(DC2).is_none());
+}
+
+#[test]
+fn a_changed_gateway_of_another_datacenter_makes_its_endpoints() {
+    let api = service("api", 1);
+    let before = to_dc2(&api, "203.0.113.1", 443);
+    assert_eq!(cost(&before, &to_dc2(&api, "203.0.113.2", 443)), 1);
+    // The cluster, and no endpoints.
+    assert_eq!(cost(&before, &to_dc2(&api, "gateway.example", 443)), 2);
+    let alone = gateway(&[&api]);
+    assert_eq!(
+        cost(&alone, &before),
+        3,
+        "a cluster, endpoints and the listener"
+    );
+    assert_eq!(cost(&before, &alone), 1, "the listener");
 }

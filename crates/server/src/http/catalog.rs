@@ -39,7 +39,7 @@ pub(super) async fn register(
     let authorizer = call.authorizer()?;
     if let Some(service) = &request.service {
         let local = &call.config.datacenter;
-        let refused = service.proxy.refuse_other_datacenters(local);
+        let refused = service.proxy.refuse_queries_elsewhere(local);
         refused.map_err(|invalid| invalid.within("Service"))?;
     }
     let registration = registration(&call, request);

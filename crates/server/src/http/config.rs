@@ -32,7 +32,9 @@ pub(super) async fn put(
     let tenancy = settle(&mut call, &entry)?;
     entry.set_tenancy(&tenancy);
     let authorizer = call.authorizer()?.within(&tenancy);
-    if let ConfigEntry::ServiceResolver(resolver) = &entry {
+    if let ConfigEntry::ServiceResolver(resolver) = &entry
+        && call.config.wan.is_none()
+    {
         let elsewhere = resolver.other_datacenters(&call.config.datacenter);
         call.note_not_served(elsewhere);
     }

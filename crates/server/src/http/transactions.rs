@@ -414,7 +414,7 @@ impl Transaction {
             )));
         }
         if let Some(service) = &request.service {
-            let refused = service.proxy.refuse_other_datacenters(local);
+            let refused = service.proxy.refuse_queries_elsewhere(local);
             refused.map_err(|invalid| invalid.within("Service"))?;
         }
         let parts = request.into_parts(local);

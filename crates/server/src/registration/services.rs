@@ -36,9 +36,9 @@ pub(crate) fn acceptable(definition: &ServiceDefinition, datacenter: &str) -> Re
         let reason = "it is the server's own service: choose another one";
         return Err(Invalid::new("ID", format!("{OWN_SERVICE:?}: {reason}")).into());
     }
-    definition.proxy.refuse_other_datacenters(datacenter)?;
+    definition.proxy.refuse_queries_elsewhere(datacenter)?;
     if let Some(sidecar) = &definition.connect.sidecar_service {
-        let refused = sidecar.proxy.refuse_other_datacenters(datacenter);
+        let refused = sidecar.proxy.refuse_queries_elsewhere(datacenter);
         refused.map_err(|invalid| invalid.within("Connect.SidecarService"))?;
     }
     Ok(())

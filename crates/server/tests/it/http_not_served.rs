@@ -45,7 +45,6 @@ async fn fields_without_effect_are_named_in_the_response() {
         [
             "Service.Proxy.Config.envoy_telemetry_collector_bind_socket_dir",
             "Service.Proxy.Config.m?hle",
-            "Service.Proxy.MeshGateway.Mode",
         ]
     );
     let agent = json!({ "Name": "web", "Check": { "TTL": "10s", "ProxyHTTP": "x" } });
@@ -97,7 +96,10 @@ fn refused() -> Vec<(&'static str, Value, &'static str)> {
     let extension = |extension: Value| defaults(json!({ "EnvoyExtensions": [extension] }));
     let definition = json!({
         "Name": "web", "Connect": { "SidecarService": { "Proxy": { "Upstreams": [
-            { "DestinationName": "api", "LocalBindPort": 1, "Datacenter": "dc9" },
+            {
+                "DestinationType": "prepared_query", "DestinationName": "api", "LocalBindPort": 1,
+                "Datacenter": "dc9",
+            },
         ] } } },
     });
     vec![
@@ -108,7 +110,7 @@ fn refused() -> Vec<(&'static str, Value, &'static str)> {
         ),
         (
             CATALOG,
-            upstream(json!({ "Datacenter": "dc9" })),
+            upstream(json!({ "DestinationType": "prepared_query", "Datacenter": "dc9" })),
             "Upstreams[0].Datacenter: \"dc9\"",
         ),
         (

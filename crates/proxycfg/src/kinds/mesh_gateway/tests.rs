@@ -5,7 +5,8 @@ use std::sync::Arc;
 use futures_util::FutureExt;
 use legate_ca::LeafId;
 use legate_intentions::Action;
-use legate_store::{Command, Follower, Store};
+use legate_model::CheckServiceNode;
+use legate_store::{Command, Follower, Range, Store};
 use serde_json::json;
 
 use super::MeshGateway;
@@ -106,4 +107,36 @@ fn unchanged_services_are_the_same_arc() {
     let others = [0, 2, 3].map(|at| &added.services.0[at]);
     let same = std::iter::zip(&after.services.0, others);
     assert!(same.into_iter().all(|(a, b)| Arc::ptr_eq(a, b)));
+}
+
+#[test]
+fn it_has_the_gateways_of_other_datacenters() {
+    let store = mesh();
+    let mirror = store.mirror();
+    let now = || computed(&store, &mut Parts::default());
+    assert!(now().elsewhere.0.is_empty());
+    mirror.set_datacenters(vec!["dc3".into(), "dc2".into()]);
+    assert!(now().elsewhere.0.is_empty(), "none is known");
+    let gateway = json!({
+        "Kind": "mesh-gateway", "ID": "g", "Service": "gateway", "Port": 8443,
+        "TaggedAddresses": {"wan": {"Address": "203.0.113.1", "Port": 443}},
+    });
+    let there = CheckServiceNode {
+        node: Arc::default(),
+        service: serde_json::from_value(gateway).unwrap(),
+        checks: Vec::new(),
+    };
+    mirror.set(&Range::mesh_gateways("dc3", "default"), Vec::new());
+    mirror.set(&Range::mesh_gateways("dc2", "default"), vec![there]);
+    let found = now().elsewhere;
+    let [dc2] = &found.0[..] else {
+        panic!("{found:?}");
+    };
+    assert_eq!(dc2.datacenter, "dc2");
+    assert_eq!(dc2.instances[0].address(), ("203.0.113.1", 443));
+    mirror.set_datacenters(vec!["dc2".into(), "dc3".into()]);
+    assert!(Arc::ptr_eq(
+        &found.0[0].instances,
+        &now().elsewhere.0[0].instances
+    ));
 }

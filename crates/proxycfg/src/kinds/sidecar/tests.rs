@@ -1,6 +1,7 @@
 //! A sidecar's snapshot as a function of the store, for whole states and for any order of changes.
 
 mod destinations;
+mod elsewhere;
 mod gateways;
 mod queries;
 mod size;

@@ -4,7 +4,7 @@ use legate_model::{PreparedQuery, Protocol};
 
 use super::*;
 
-fn query(id: &str, body: Value) -> Command {
+pub(super) fn query(id: &str, body: Value) -> Command {
     let mut query: PreparedQuery =
         legate_model::json::from_value(body, legate_model::json::UnknownFields::Refuse).unwrap();
     query.validate().unwrap();
@@ -17,7 +17,7 @@ fn no_query(id: &str) -> Command {
 }
 
 /// The sidecar of `web`, with one upstream by prepared query.
-fn web_with(name: &str, config: Value) -> Command {
+pub(super) fn web_with(name: &str, config: Value) -> Command {
     let service = json!({
         "Kind": "connect-proxy", "ID": "web-proxy", "Service": "web-proxy", "Port": 20000,
         "Proxy": {"DestinationServiceName": "web", "Upstreams": [{

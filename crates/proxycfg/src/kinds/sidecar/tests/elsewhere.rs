@@ -1,0 +1,242 @@
+//! Upstreams in other datacenters.
+
+use legate_model::{CheckServiceNode, ServiceName, Tenancy};
+use legate_store::{Mirror, Range};
+
+use super::*;
+
+/// Reads what another datacenter has, as if its server had answered.
+fn arrives(mirror: &Mirror, service: &str, instances: Vec<CheckServiceNode>) {
+    let service = ServiceName::new(&Tenancy::default(), service);
+    mirror.set(&Range::instances("dc2", &service), instances);
+}
+
+/// A proxy of `api` or a gateway in dc2, with a check of this status.
+fn there(service: &Value, status: CheckStatus) -> CheckServiceNode {
+    let service: ServiceInstance = serde_json::from_value(service.clone()).unwrap();
+    let node = json!({
+        "Node": "far", "Address": "10.2.0.1", "Datacenter": "dc2",
+        "TaggedAddresses": {"wan": "192.0.2.1"},
+    });
+    CheckServiceNode {
+        node: serde_json::from_value(node).unwrap(),
+        checks: vec![Arc::new(check(&service.id, status, ""))],
+        service: service.into(),
+    }
+}
+
+fn api(id: &str, version: &str, status: CheckStatus) -> CheckServiceNode {
+    let mut service = instance("api", id, 20_001);
+    service["Meta"] = json!({ "version": version });
+    there(&service, status)
+}
+
+fn gateway(id: &str, wan: &str, status: CheckStatus) -> CheckServiceNode {
+    let service = json!({
+        "Kind": "mesh-gateway", "ID": id, "Service": "gateway", "Port": 8443,
+        "TaggedAddresses": {"wan": {"Address": wan, "Port": 443}},
+    });
+    there(&service, status)
+}
+
+/// The sidecar of `web` with the upstream `api` in a datacenter, and with a gateway mode.
+fn web_to(datacenter: &str, mode: &str) -> Command {
+    let service = json!({
+        "Kind": "connect-proxy", "ID": "web-proxy", "Service": "web-proxy", "Port": 20000,
+        "Proxy": {"DestinationServiceName": "web", "Upstreams": [{
+            "DestinationName": "api", "LocalBindPort": 9000, "Datacenter": datacenter,
+            "MeshGateway": {"Mode": mode},
+        }]},
+    });
+    register("n1", service, Vec::new())
+}
+
+/// Addresses of the endpoints, with whether they get traffic.
+fn endpoints(store: &Store) -> Vec<(String, u16, bool)> {
+    let snapshot = snapshot(store).unwrap();
+    let of = |one: &CheckServiceNode| {
+        let (host, port) = one.address();
+        (host.to_owned(), port, one.health() == CheckStatus::Passing)
+    };
+    instances(&snapshot).iter().map(of).collect()
+}
+
+fn is_pending(store: &Store) -> bool {
+    let state = store.state();
+    let txn = state.read();
+    let config = ManagerConfig::new("dc1", Action::Deny);
+    let mut parts = Parts::default();
+    drop(kinds::snapshot(
+        &txn,
+        &proxy(),
+        &config,
+        &mut Issued(true),
+        &mut parts,
+    ));
+    txn.is_pending()
+}
+
+#[test]
+fn instances_of_another_datacenter_are_called_at_their_wan_addresses() {
+    let store = mesh();
+    let mirror = store.mirror();
+    apply(&store, web_to("DC2", "none"));
+    assert!(is_pending(&store));
+    arrives(
+        &mirror,
+        "api",
+        vec![
+            api("api-1", "v1", CheckStatus::Passing),
+            api("api-2", "v2", CheckStatus::Critical),
+        ],
+    );
+    assert!(!is_pending(&store));
+    let at = |healthy| ("192.0.2.1".to_owned(), 20_001, healthy);
+    assert_eq!(endpoints(&store), [at(true), at(false)]);
+    let snapshot = snapshot(&store).unwrap();
+    let chain = sidecar(&snapshot).upstreams[0].resolved.chain.clone();
+    let sni = &chain.unwrap().targets.values().next().unwrap().sni.clone();
+    assert!(sni.starts_with("api.default.DC2.internal."), "{sni}");
+}
+
+#[test]
+fn subsets_are_filtered_here() {
+    let store = mesh();
+    let mirror = store.mirror();
+    apply(
+        &store,
+        entry(json!({
+            "Kind": "service-resolver", "Name": "api",
+            "Subsets": {"v2": {"Filter": "Service.Meta.version == v2"}},
+            "Redirect": {"ServiceSubset": "v2", "Datacenter": "dc2"},
+        })),
+    );
+    assert!(is_pending(&store));
+    let terminating = json!({
+        "Kind": "terminating-gateway", "ID": "t", "Service": "t", "Address": "192.0.2.9",
+        "Port": 9,
+    });
+    arrives(
+        &mirror,
+        "api",
+        vec![
+            api("api-1", "v1", CheckStatus::Passing),
+            api("api-2", "v2", CheckStatus::Passing),
+            there(&terminating, CheckStatus::Passing),
+        ],
+    );
+    let ports: Vec<u16> = endpoints(&store).iter().map(|one| one.1).collect();
+    assert_eq!(ports, [20_001, 9], "gateways route subsets themselves");
+}
+
+#[test]
+fn gateways_of_the_mode_take_the_place_of_the_instances() {
+    let store = mesh();
+    let mirror = store.mirror();
+    let local = json!({
+        "Kind": "mesh-gateway", "ID": "g", "Service": "gateway", "Address": "10.1.0.7",
+        "Port": 8443, "TaggedAddresses": {"wan": {"Address": "198.51.100.7", "Port": 443}},
+    });
+    apply(&store, register("n3", local, Vec::new()));
+    mirror.set(
+        &Range::mesh_gateways("dc2", "default"),
+        vec![
+            gateway("g-1", "203.0.113.1", CheckStatus::Passing),
+            gateway("g-2", "203.0.113.2", CheckStatus::Critical),
+        ],
+    );
+    apply(&store, web_to("dc2", "local"));
+    assert!(is_pending(&store));
+    arrives(
+        &mirror,
+        "api",
+        vec![api("api-1", "v1", CheckStatus::Passing)],
+    );
+    assert_eq!(endpoints(&store), [("10.1.0.7".to_owned(), 8443, true)]);
+    // Without an instance that gets traffic, callers fail over.
+    arrives(
+        &mirror,
+        "api",
+        vec![api("api-1", "v1", CheckStatus::Critical)],
+    );
+    assert_eq!(endpoints(&store), [("10.1.0.7".to_owned(), 8443, false)]);
+
+    apply(&store, web_to("dc2", "remote"));
+    assert!(is_pending(&store), "its gateways");
+    mirror.set(
+        &Range::mesh_gateways("dc2", "default"),
+        vec![
+            gateway("g-1", "203.0.113.1", CheckStatus::Passing),
+            gateway("g-2", "203.0.113.2", CheckStatus::Critical),
+        ],
+    );
+    assert_eq!(endpoints(&store), [("203.0.113.1".to_owned(), 443, false)]);
+    arrives(
+        &mirror,
+        "api",
+        vec![api("api-1", "v1", CheckStatus::Warning)],
+    );
+    assert_eq!(endpoints(&store), [("203.0.113.1".to_owned(), 443, true)]);
+
+    apply(&store, web_to("dc1", "remote"));
+    assert_eq!(
+        endpoints(&store),
+        [("10.0.0.1".to_owned(), 1, true)],
+        "not here"
+    );
+}
+
+#[test]
+fn a_datacenter_that_is_away_leaves_a_target_empty() {
+    let store = mesh();
+    let mirror = store.mirror();
+    apply(
+        &store,
+        entry(json!({
+            "Kind": "service-resolver", "Name": "api",
+            "Failover": {"*": {"Datacenters": ["dc2"]}},
+        })),
+    );
+    assert!(is_pending(&store));
+    let range = Range::instances("dc2", &"api".into());
+    mirror.fail(&range, "away", tokio::time::Instant::now());
+    assert!(!is_pending(&store));
+    let resolved = sidecar(&snapshot(&store).unwrap()).upstreams[0]
+        .resolved
+        .clone();
+    let of = |id: &str| resolved.instances(id).unwrap().len();
+    assert_eq!(of("api.default.default.dc1"), 1);
+    assert_eq!(of("api.default.default.dc2"), 0);
+}
+
+#[test]
+fn a_prepared_query_fails_over_to_another_datacenter() {
+    let store = mesh();
+    let mirror = store.mirror();
+    mirror.set_datacenters(vec!["dc2".into()]);
+    apply(&store, queries::web_with("q", json!({})));
+    apply(
+        &store,
+        queries::query(
+            "1",
+            json!({
+                "Name": "q", "Service": {"Service": "db", "Failover": {"NearestN": 1}},
+            }),
+        ),
+    );
+    assert!(is_pending(&store));
+    arrives(
+        &mirror,
+        "db",
+        vec![there(&instance("db", "db-1", 20_001), CheckStatus::Passing)],
+    );
+    assert_eq!(endpoints(&store), [("192.0.2.1".to_owned(), 20_001, true)]);
+    let snapshot = snapshot(&store).unwrap();
+    let chain = sidecar(&snapshot).upstreams[0]
+        .resolved
+        .chain
+        .clone()
+        .unwrap();
+    let target = chain.targets.values().next().unwrap();
+    assert_eq!((&*target.service, &*target.datacenter), ("db", "dc2"));
+}

@@ -1,0 +1,157 @@
+//! Services of other datacenters: their instances and mesh gateways, which are read from their servers, as callers of
+//! this datacenter reach them.
+//!
+//! Config entries are the same in all datacenters, so the chain says what a target is. Only who is there is remote.
+
+use std::sync::Arc;
+
+use legate_discovery_chain::Target;
+use legate_model::{
+    CheckServiceNode, CheckStatus, HealthCheck, MeshGatewayMode, ServiceKind, ServiceName, Subset,
+    Tenancy,
+};
+use legate_store::{Range, ReadTxn, Remote};
+
+use crate::chain::Instances;
+use crate::prepared_query::exact;
+
+/// The endpoints of a target in another datacenter for callers of a partition: its instances or, if the target is to be
+/// reached by mesh gateways, those of its datacenter or of this one.
+pub(crate) fn of_target(txn: &ReadTxn<'_>, target: &Target, callers: &str) -> Arc<Instances> {
+    let mode = target.mesh_gateway.mode;
+    let datacenter = target.datacenter.to_ascii_lowercase();
+    let service = target.service_name();
+    let (
+        subset,
+        Subset {
+            filter,
+            only_passing,
+        },
+    ) = (&target.service_subset, &target.subset);
+    // The definition of the subset is part of the key: two chains may have been compiled from different ones.
+    let argument = format!(
+        "{service}/{datacenter}/{callers}/{mode:?}/{subset}/{only_passing}/{}",
+        exact(filter)
+    );
+    txn.shared(
+        "instances of a target in another datacenter",
+        &argument,
+        |txn| {
+            let all = instances(txn, &datacenter, &service);
+            let own = match subset.as_str() {
+                "" => Instances::from(all),
+                name => Instances::of_subset(all, &service.name, name, &target.subset),
+            };
+            match mode {
+                MeshGatewayMode::Default | MeshGatewayMode::None => own,
+                MeshGatewayMode::Local => behind(&own, (*here(txn, callers)).clone()),
+                MeshGatewayMode::Remote => {
+                    behind(&own, gateways(txn, &datacenter, &target.tenancy.partition))
+                }
+            }
+        },
+    )
+}
+
+/// The instances through which a service is reached in the mesh of another datacenter, at their addresses for callers
+/// elsewhere.
+pub(crate) fn instances(
+    txn: &ReadTxn<'_>,
+    datacenter: &str,
+    service: &ServiceName,
+) -> Vec<CheckServiceNode> {
+    from_elsewhere(txn, &Range::instances(datacenter, service))
+}
+
+/// The mesh gateways of a partition in another datacenter, at their addresses for callers elsewhere.
+pub(crate) fn gateways(
+    txn: &ReadTxn<'_>,
+    datacenter: &str,
+    partition: &str,
+) -> Vec<CheckServiceNode> {
+    from_elsewhere(txn, &Range::mesh_gateways(datacenter, partition))
+}
+
+fn from_elsewhere(txn: &ReadTxn<'_>, range: &Range) -> Vec<CheckServiceNode> {
+    match txn.remote(range) {
+        Remote::Known(list) => list.iter().map(CheckServiceNode::at_wan_address).collect(),
+        // The driver reports why.
+        Remote::Pending | Remote::Failed(_) => Vec::new(),
+    }
+}
+
+/// The mesh gateways of a partition in other datacenters, by the name of the datacenter.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct GatewaysElsewhere(pub Vec<GatewaysOf>);
+
+/// The mesh gateways of a partition in another datacenter.
+#[derive(Clone, Debug, PartialEq)]
+pub struct GatewaysOf {
+    /// The datacenter, in lower case.
+    pub datacenter: String,
+    /// The gateways, at their addresses for callers elsewhere. There is at least one.
+    pub instances: Arc<Instances>,
+}
+
+/// The mesh gateways of the current partition in all other datacenters that have some.
+pub(crate) fn gateways_elsewhere(txn: &ReadTxn<'_>) -> Arc<GatewaysElsewhere> {
+    txn.in_tenancy(&txn.tenancy().of_partition(), |txn| {
+        txn.shared("mesh gateways elsewhere", "", |txn| {
+            let mut names: Vec<_> = txn.other_datacenters().iter().cloned().collect();
+            names.sort();
+            let of = |datacenter: Arc<str>| {
+                let found = txn.shared("mesh gateways of a datacenter", &datacenter, |txn| {
+                    let partition = &txn.tenancy().partition;
+                    Instances::from(gateways(txn, &datacenter, partition))
+                });
+                (!found.is_empty()).then(|| GatewaysOf {
+                    datacenter: datacenter.as_ref().to_owned(),
+                    instances: found,
+                })
+            };
+            GatewaysElsewhere(names.into_iter().filter_map(of).collect())
+        })
+    })
+}
+
+/// The mesh gateways of a partition in this datacenter.
+fn here(txn: &ReadTxn<'_>, partition: &str) -> Arc<Vec<CheckServiceNode>> {
+    let tenancy = Tenancy {
+        partition: partition.into(),
+        ..Tenancy::default()
+    };
+    txn.in_tenancy(&tenancy, |txn| {
+        txn.shared("mesh gateways", "", |txn| {
+            txn.gateways_of_kind(ServiceKind::MeshGateway)
+        })
+    })
+}
+
+/// Gateways as the endpoints of a service behind them. All of them are healthy if one of its instances is, as in Consul:
+/// so callers fail over when there is none. Gateways with a critical check are left out.
+fn behind(service: &Instances, mut gateways: Vec<CheckServiceNode>) -> Instances {
+    let is_healthy = service
+        .iter()
+        .any(|one| gets_traffic(one, service.only_passing));
+    gateways.retain(|gateway| gateway.health() != CheckStatus::Critical);
+    for gateway in &mut gateways {
+        gateway.checks.clear();
+        if !is_healthy {
+            gateway.checks.push(Arc::new(HealthCheck {
+                check_id: "instances".into(),
+                status: CheckStatus::Critical,
+                ..HealthCheck::default()
+            }));
+        }
+    }
+    gateways.into()
+}
+
+fn gets_traffic(instance: &CheckServiceNode, only_passing: bool) -> bool {
+    let weights = instance.service.weights;
+    match instance.health() {
+        CheckStatus::Passing => weights.passing > 0,
+        CheckStatus::Warning => !only_passing && weights.warning > 0,
+        CheckStatus::Critical => false,
+    }
+}
