@@ -18,7 +18,8 @@ use time::OffsetDateTime;
 use x509_parser::extensions::{GeneralName, ParsedExtension};
 use x509_parser::prelude::{FromDer, X509CertificationRequest};
 
-use crate::certificate::{first_certificate, ip_address};
+use crate::certificate::{first_certificate, ip_address, is_signed};
+use crate::cross_sign::name;
 use crate::key::key_id;
 use crate::{CertificateInfo, IdentityError, PrivateKey};
 
@@ -28,6 +29,13 @@ const BACKDATE: Duration = Duration::from_secs(60);
 /// Backdating is limited to a tenth of the lifetime. Otherwise certificates with lifetimes of seconds
 /// would be expired when they are issued.
 const BACKDATE_PART: u32 = 10;
+
+/// What the keys of authorities are for.
+const AUTHORITY_USAGES: [KeyUsagePurpose; 3] = [
+    KeyUsagePurpose::DigitalSignature,
+    KeyUsagePurpose::KeyCertSign,
+    KeyUsagePurpose::CrlSign,
+];
 
 /// Parameters of a new root.
 #[derive(Clone, Debug)]
@@ -113,11 +121,7 @@ impl Authority {
             .push(DnType::CommonName, request.common_name);
         params.subject_alt_names = vec![uri_name(request.uri)?];
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-        params.key_usages = vec![
-            KeyUsagePurpose::DigitalSignature,
-            KeyUsagePurpose::KeyCertSign,
-            KeyUsagePurpose::CrlSign,
-        ];
+        params.key_usages = AUTHORITY_USAGES.to_vec();
         params.key_identifier_method = KeyIdMethod::PreSpecified(key.key_id());
         let certificate = params.self_signed(&key).map_err(IdentityError::Sign)?;
         Authority::new(certificate.der(), certificate.pem(), key)
@@ -218,6 +222,39 @@ impl Authority {
         let info = request.certification_request_info.subject_pki.raw;
         let key = SubjectPublicKeyInfo::from_der(info).map_err(IdentityError::request)?;
         Ok(self.leaf(&key, names, profile)?.pem())
+    }
+
+    /// Signs a request for an intermediate, which can sign leaves but no authorities, and returns the certificate as
+    /// PEM.
+    ///
+    /// Key, subject and names are taken from the request; everything else in it is ignored.
+    ///
+    /// # Errors
+    ///
+    /// [`IdentityError::InvalidRequest`] when it is malformed, not signed with its own key, or has no subject, by
+    /// which its leaves name their issuer.
+    pub fn sign_intermediate(
+        &self,
+        csr_pem: &str,
+        profile: CsrProfile,
+    ) -> Result<String, IdentityError> {
+        let der = request_der(csr_pem)?;
+        let request = parse_request(&der)?;
+        let asked = &request.certification_request_info;
+        let mut params = backdated(profile)?;
+        params.distinguished_name = name(&asked.subject).map_err(IdentityError::request)?;
+        if params.distinguished_name.iter().next().is_none() {
+            return Err(IdentityError::request("it has no subject"));
+        }
+        params.subject_alt_names = requested_names(&request)?;
+        params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
+        params.key_usages = AUTHORITY_USAGES.to_vec();
+        let key = SubjectPublicKeyInfo::from_der(asked.subject_pki.raw);
+        let key = key.map_err(IdentityError::request)?;
+        let id = key_id(asked.subject_pki.raw);
+        params.key_identifier_method = KeyIdMethod::PreSpecified(id);
+        let signed = params.signed_by(&key, &self.issuer);
+        Ok(signed.map_err(IdentityError::Sign)?.pem())
     }
 
     fn leaf(
@@ -334,7 +371,7 @@ fn date(time: SystemTime) -> Result<OffsetDateTime, IdentityError> {
         .ok_or(IdentityError::Validity)
 }
 
-fn uri_name(uri: String) -> Result<SanType, IdentityError> {
+pub(crate) fn uri_name(uri: String) -> Result<SanType, IdentityError> {
     let name = uri.as_str().try_into();
     name.map(SanType::URI)
         .map_err(|_| IdentityError::InvalidName { name: uri })
@@ -370,10 +407,12 @@ pub(crate) fn parse_request(der: &[u8]) -> Result<X509CertificationRequest<'_>, 
     if !rest.is_empty() {
         return Err(IdentityError::request("bytes after its end"));
     }
-    request
-        .verify_signature()
-        .map_err(|_| IdentityError::request("it is not signed with its own key"))?;
-    Ok(request)
+    let asked = &request.certification_request_info;
+    let signature = &request.signature_value.data;
+    match is_signed(asked.raw, signature, &asked.subject_pki) {
+        true => Ok(request),
+        false => Err(IdentityError::request("it is not signed with its own key")),
+    }
 }
 
 fn requested_names(request: &X509CertificationRequest<'_>) -> Result<Vec<SanType>, IdentityError> {

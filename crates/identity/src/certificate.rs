@@ -5,8 +5,10 @@ use std::time::{Duration, SystemTime};
 
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD as STANDARD;
-use rustls::pki_types::CertificateDer;
+use rustls::RootCertStore;
 use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, UnixTime};
+use rustls::server::WebPkiClientVerifier;
 use sha1::{Digest, Sha1};
 use x509_parser::extensions::{GeneralName, ParsedExtension};
 use x509_parser::prelude::{FromDer, X509Certificate};
@@ -143,13 +145,44 @@ pub fn is_issued_by(pem: &str, issuer: &str) -> Result<bool, IdentityError> {
         certificate.tbs_certificate.as_ref(),
         &certificate.signature_value.data,
     );
+    Ok(names && is_signed(message, signature, issuer.public_key()))
+}
+
+/// Whether a message is signed with a key, by any of the algorithms that certificates can have.
+pub(crate) fn is_signed(message: &[u8], signature: &[u8], key: &SubjectPublicKeyInfo<'_>) -> bool {
     // A signature is valid for at most one algorithm.
     let algorithms = provider().signature_verification_algorithms.all;
-    let key = &issuer.public_key().subject_public_key.data;
+    let key = &key.subject_public_key.data;
     let mut verified = algorithms
         .iter()
         .map(|algorithm| algorithm.verify_signature(key, message, signature));
-    Ok(names && verified.any(|verified| verified.is_ok()))
+    verified.any(|verified| verified.is_ok())
+}
+
+/// Verifies the certificates of a PEM text, a leaf followed by intermediates, under the first certificate of `root`, as
+/// TLS servers verify those of their clients. Names are not checked.
+///
+/// # Errors
+///
+/// [`IdentityError::InvalidChain`] when they are not valid at `now`, [`IdentityError::ParseCertificate`] when one is
+/// unreadable.
+pub fn verify_chain(chain: &str, root: &str, now: SystemTime) -> Result<(), IdentityError> {
+    let invalid = |reason: String| IdentityError::InvalidChain { reason };
+    let chain = CertificateDer::pem_slice_iter(chain.as_bytes());
+    let chain: Vec<_> = chain.collect::<Result<_, _>>().map_err(malformed)?;
+    let (leaf, intermediates) = chain
+        .split_first()
+        .ok_or_else(|| malformed("the text holds none"))?;
+    let mut roots = RootCertStore::empty();
+    roots.add(first_certificate(root)?).map_err(malformed)?;
+    let verifier = WebPkiClientVerifier::builder_with_provider(roots.into(), provider()).build();
+    let verifier = verifier.map_err(|error| invalid(error.to_string()))?;
+    let since = now.duration_since(SystemTime::UNIX_EPOCH);
+    let now = UnixTime::since_unix_epoch(since.unwrap_or_default());
+    let verified = verifier.verify_client_cert(leaf, intermediates, now);
+    verified
+        .map(drop)
+        .map_err(|error| invalid(error.to_string()))
 }
 
 /// Splits a PEM text into its certificates, each ending with a newline.

@@ -52,7 +52,7 @@ impl Authority {
 }
 
 /// The name in the library's form, which has a single value per attribute.
-fn name(name: &X509Name<'_>) -> Result<DistinguishedName, IdentityError> {
+pub(crate) fn name(name: &X509Name<'_>) -> Result<DistinguishedName, IdentityError> {
     let mut copy = DistinguishedName::new();
     for part in name.iter() {
         let mut values = part.iter();

@@ -23,6 +23,12 @@ pub enum IdentityError {
         /// The reason.
         reason: &'static str,
     },
+    /// A chain of certificates is not valid under a root.
+    #[error("the certificate cannot be verified: {reason}")]
+    InvalidChain {
+        /// The reason.
+        reason: String,
+    },
     /// The certificate and the key do not match.
     #[error("the private key does not belong to the certificate: give both of the same pair")]
     KeyMismatch,

@@ -9,6 +9,7 @@ use rustls::pki_types::pem::PemObject;
 use sha2::{Digest, Sha256};
 
 use crate::IdentityError;
+use crate::certificate::colon_hex;
 
 /// Algorithm and size of a key.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -121,6 +122,13 @@ impl PrivateKey {
     #[must_use]
     pub fn to_pem(&self) -> String {
         self.pem.to_string()
+    }
+
+    /// SHA-256 of the public key, hex bytes joined by colons, as in
+    /// [`CertificateInfo`](crate::CertificateInfo).
+    #[must_use]
+    pub fn public_key(&self) -> String {
+        colon_hex(&self.key_id())
     }
 
     /// SHA-256 of the public key in PKIX form, used as the key id in certificates.

@@ -20,9 +20,11 @@ pub use agents::{AgentAuthorityRequest, AgentRequest, generate_agent_authority, 
 pub use authority::{
     Authority, CsrNames, CsrProfile, IssuedCertificate, LeafRequest, RootRequest, csr_names,
 };
-pub use certificate::{CertificateInfo, certificate_hosts, is_issued_by, split_certificates};
+pub use certificate::{
+    CertificateInfo, certificate_hosts, is_issued_by, split_certificates, verify_chain,
+};
 pub use error::IdentityError;
 pub use key::{KeyKind, PrivateKey};
 pub use pair::{BadPair, check_pair};
-pub use request::{LeafKey, csr_public_key};
+pub use request::{LeafKey, csr_public_key, intermediate_request};
 pub use sealing::SealingKey;

@@ -1,8 +1,8 @@
 //! Certificate requests for another signer.
 
-use rcgen::{CertificateParams, DistinguishedName};
+use rcgen::{CertificateParams, DistinguishedName, DnType};
 
-use crate::authority::{names, parse_request, request_der};
+use crate::authority::{names, parse_request, request_der, uri_name};
 use crate::certificate::colon_hex;
 use crate::key::key_id;
 use crate::{IdentityError, LeafRequest, PrivateKey};
@@ -32,6 +32,26 @@ impl LeafKey {
         let pem = csr.and_then(|csr| csr.pem()).map_err(IdentityError::Sign)?;
         Ok(LeafKey { key, csr_pem: pem })
     }
+}
+
+/// A request for the certificate of an intermediate with this key, as PEM.
+///
+/// # Errors
+///
+/// When a name cannot be encoded.
+pub fn intermediate_request(
+    key: &PrivateKey,
+    common_name: &str,
+    uri: &str,
+) -> Result<String, IdentityError> {
+    let mut params = CertificateParams::default();
+    params.distinguished_name = DistinguishedName::new();
+    params
+        .distinguished_name
+        .push(DnType::CommonName, common_name);
+    params.subject_alt_names = vec![uri_name(uri.to_owned())?];
+    let csr = params.serialize_request(key);
+    csr.and_then(|csr| csr.pem()).map_err(IdentityError::Sign)
 }
 
 /// SHA-256 of the public key in a request, hex bytes joined by colons. Verifies the request's

@@ -289,3 +289,52 @@ fn keys_are_not_printed() {
         assert!(!text.contains(body) && !text.contains("PRIVATE KEY"));
     }
 }
+
+#[test]
+fn an_intermediate_signs_leaves_and_no_authorities() {
+    let root = root();
+    let uri = "spiffe://11111111.consul";
+    let name = "sec-1.legate.ca.11111111.consul";
+    for kind in crate::KeyKind::ALL {
+        let key = PrivateKey::generate_kind(kind).unwrap();
+        let asked = crate::intermediate_request(&key, name, uri).unwrap();
+        let pem = root.sign_intermediate(&asked, profile()).unwrap();
+        with_parsed(&pem, |certificate| {
+            assert_eq!(certificate.subject().to_string(), format!("CN={name}"));
+            let constraints = certificate.basic_constraints().unwrap().unwrap();
+            assert!(constraints.critical && constraints.value.ca);
+            assert_eq!(constraints.value.path_len_constraint, Some(0));
+            let usage = certificate.key_usage().unwrap().unwrap().value;
+            assert!(usage.key_cert_sign() && usage.crl_sign() && usage.digital_signature());
+            assert!(certificate.extended_key_usage().unwrap().is_none());
+        });
+        let own = Authority::from_pem(&pem, &key.to_pem()).unwrap();
+        let info = own.info();
+        assert_eq!(info.uris, [uri]);
+        assert_eq!(info.public_key, key.public_key());
+        assert_eq!(
+            info.authority_key_id.as_ref(),
+            Some(&root.info().subject_key_id)
+        );
+        assert_eq!(info.not_after, info.not_before + DAY);
+        let verify = |chain: &str, at| crate::verify_chain(chain, root.cert_pem(), at);
+        let leaf = own.issue(leaf_request()).unwrap();
+        let chain = leaf.cert_pem.clone() + &pem;
+        verify(&chain, now()).unwrap();
+        assert!(verify(&leaf.cert_pem, now()).is_err(), "without its issuer");
+        assert!(verify(&chain, now() + 2 * DAY).is_err(), "it has expired");
+        let key = PrivateKey::generate().unwrap();
+        let asked = crate::intermediate_request(&key, "another", uri).unwrap();
+        let below = own.sign_intermediate(&asked, profile()).unwrap();
+        let below_it = Authority::from_pem(&below, &key.to_pem()).unwrap();
+        let leaf = below_it.issue(leaf_request()).unwrap().cert_pem;
+        let chain = format!("{leaf}{below}{pem}");
+        assert!(
+            verify(&chain, now()).is_err(),
+            "it may not sign authorities"
+        );
+    }
+    let nameless = csr(&KeyPair::generate().unwrap(), |_| {});
+    let error = root.sign_intermediate(&nameless, profile()).unwrap_err();
+    assert_eq!(error.to_string(), "invalid CSR: it has no subject");
+}
