@@ -8,16 +8,19 @@ use std::iter;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
-use legate_identity::{CsrNames, CsrProfile, IssuedCertificate, LeafRequest, csr_names};
+use legate_identity::{
+    CertificateInfo, CsrNames, CsrProfile, IssuedCertificate, LeafRequest, csr_names,
+};
 use legate_model::{CaConfiguration, CaRoot, Secret, SpiffeId, TrustDomain};
 use legate_runtime::{Backoff, BackoffPolicy, Clock};
 use legate_store::{CaState, Reader, Store, Watch};
 use tokio::time::timeout;
 
+use crate::config::SHORTEST_LEAF;
 use crate::leaf::{Leaf, LeafId};
-use crate::limit::SigningLimit;
+use crate::limit::{SigningLimit, Turn};
 use crate::provider::{self, Mesh, Provider};
 use crate::settings::{BUILT_IN, ProviderSettings, Settings};
 use crate::{CaConfig, CaError, first};
@@ -83,6 +86,8 @@ pub(crate) struct Stored {
 pub(crate) struct Signer {
     stored: Stored,
     pub(crate) root: CaRoot,
+    /// The end of the validity of the intermediate of a secondary datacenter.
+    intermediate_ends: Option<SystemTime>,
     pub(crate) settings: Settings,
     pub(crate) provider: Arc<dyn Provider>,
 }
@@ -104,10 +109,16 @@ impl Signer {
             Some(before) => Arc::clone(&before.provider),
             None => {
                 let mesh = mesh(ca, clock);
-                provider::of_active(&settings, root, &ca.signing_key, &mesh)?.into()
+                let own = ca.secondary.as_ref().map(|own| own.intermediate.as_str());
+                let certificate = own.unwrap_or(&root.root_cert);
+                provider::of_active(&settings, certificate, &ca.signing_key, &mesh)?.into()
             }
         };
+        let intermediate = ca.secondary.as_ref();
+        let intermediate = intermediate
+            .map(|own| CertificateInfo::from_pem(&own.intermediate).map(|own| own.not_after));
         Ok(Signer {
+            intermediate_ends: intermediate.transpose()?,
             root: root.clone(),
             settings,
             provider,
@@ -118,6 +129,26 @@ impl Signer {
     fn serves(&self, now: &Stored) -> bool {
         Arc::ptr_eq(&self.stored.ca, &now.ca)
             && Arc::ptr_eq(&self.stored.configuration, &now.configuration)
+    }
+
+    /// The lifetime of leaves that are signed now. They end with the intermediate.
+    fn leaf_ttl(&self, now: SystemTime) -> Duration {
+        let ttl = self.settings.common.leaf_ttl;
+        let left = self.intermediate_ends.map(|end| end.duration_since(now));
+        left.map_or(ttl, |left| {
+            ttl.min(left.unwrap_or_default().max(SHORTEST_LEAF))
+        })
+    }
+
+    /// Whether leaves are signed with an intermediate of another datacenter's root.
+    pub(crate) fn is_of_secondary(&self) -> bool {
+        self.intermediate_ends.is_some()
+    }
+
+    /// The URI in the certificates of this mesh's authorities.
+    pub(crate) fn mesh_uri(&self) -> String {
+        let trust_domain = TrustDomain::of_cluster(&self.stored.ca.cluster_id);
+        SpiffeId::Signing { trust_domain }.to_string()
     }
 
     /// Whether each signature is a remote request.
@@ -181,10 +212,17 @@ impl Ca {
         };
         match ca.make(store).await {
             Ok(()) => {
-                ca.present_signer()?;
+                let signer = ca.present_signer()?;
+                if signer.intermediate_ends.is_some() && ca.primary().is_none() {
+                    tracing::warn!(
+                        "this datacenter was secondary and is not any more: the primary does not renew the certificate \
+                         by which it signs leaves; create a root of its own (PUT /v1/connect/ca/configuration with \
+                         ForceWithoutCrossSigning)"
+                    );
+                }
             }
             Err(error) if error.is_provider_away() => {
-                tracing::error!(%error, "the mesh has no CA yet: it is created when its provider is available");
+                tracing::error!(%error, "the mesh has no CA yet: it is created when its provider or the primary datacenter is available");
             }
             Err(error) => return Err(error),
         }
@@ -278,8 +316,13 @@ impl Ca {
     ///
     /// Errors with [`CaError::is_invalid_request`]: the request is malformed or not signed with its
     /// own key, does not have exactly one URI, contains an identity that is not signed here or not
-    /// in canonical form, or a name of a server with the identity of something else.
+    /// in canonical form, or a name of a server with the identity of something else. [`CaError::Missing`] while there
+    /// is no CA.
     pub fn check_csr<'a>(&self, csr_pem: &'a str) -> Result<CheckedRequest<'a>, CaError> {
+        if !self.is_created() {
+            // Nobody knows its trust domain yet.
+            return Err(CaError::Missing);
+        }
         let names = csr_names(csr_pem)?;
         let uris = &names.uris;
         let [uri] = uris.as_slice() else {
@@ -341,17 +384,41 @@ impl Ca {
     /// When the CA cannot sign, or the signing limit is exceeded.
     pub async fn sign_csr(&self, request: &CheckedRequest<'_>) -> Result<String, CaError> {
         let signer = self.signer()?;
-        let _turn = self.inner.limit.turn(&signer.settings.common).await?;
-        let profile = self.profile(signer.settings.common.leaf_ttl);
+        let _turn = self.limited(&signer).await?;
+        let profile = self.profile(signer.leaf_ttl(self.inner.clock.now()));
         let signed = signer.provider.sign(request.csr_pem, profile).await?;
         Ok(signer.with_chain(&signed.cert_pem, signed.issuer.as_deref()))
+    }
+
+    /// The primary datacenter, if this one is secondary.
+    pub(crate) fn primary(&self) -> Option<&str> {
+        self.inner.first.primary.as_deref()
+    }
+
+    /// The configuration of a new CA.
+    pub(crate) fn first_configuration(&self) -> CaConfiguration {
+        self.inner.first.configuration()
+    }
+
+    /// A watch that wakes when the CA or its configuration changes.
+    pub(crate) fn watch(&self) -> Watch {
+        let state = self.inner.store.state();
+        let txn = state.read();
+        txn.ca();
+        txn.ca_configuration();
+        self.inner.store.watch(&txn.into_reads())
     }
 
     /// Waits for permission of the signing limit, as requests do.
     pub(crate) async fn turn(&self) -> Result<(), CaError> {
         let signer = self.signer()?;
-        self.inner.limit.turn(&signer.settings.common).await?;
+        self.limited(&signer).await?;
         Ok(())
+    }
+
+    /// Permission of the signing limit.
+    pub(crate) async fn limited(&self, signer: &Signer) -> Result<Turn, CaError> {
+        self.inner.limit.turn(&signer.settings.common).await
     }
 
     /// Issues a certificate for proxies.
@@ -370,7 +437,7 @@ impl Ca {
         let signer = self.signer()?;
         // Local renewals are spread over time already.
         let _turn = match signer.is_remote() {
-            true => Some(self.inner.limit.turn(&signer.settings.common).await?),
+            true => Some(self.limited(&signer).await?),
             false => None,
         };
         let request = self.request(&signer, &identity, id.dns_names.to_vec(), Vec::new());
@@ -452,7 +519,7 @@ impl Ca {
             ips,
             serial: random_serial(),
             now: self.inner.clock.now(),
-            ttl: signer.settings.common.leaf_ttl,
+            ttl: signer.leaf_ttl(self.inner.clock.now()),
         }
     }
 
@@ -474,15 +541,18 @@ impl Ca {
     ///
     /// # Errors
     ///
-    /// When the store's CA is unusable, or its root has expired.
-    fn signer(&self) -> Result<Arc<Signer>, CaError> {
+    /// When the store's CA is unusable, or its root or intermediate has expired.
+    pub(crate) fn signer(&self) -> Result<Arc<Signer>, CaError> {
         let signer = self.present_signer()?;
-        let not_after = signer.root.not_after;
-        if self.inner.clock.now() > not_after {
+        let (now, not_after) = (self.inner.clock.now(), signer.root.not_after);
+        if now > not_after {
             let id = signer.root.id.clone();
             return Err(CaError::RootExpired { id, not_after });
         }
-        Ok(signer)
+        match signer.intermediate_ends {
+            Some(not_after) if now > not_after => Err(CaError::IntermediateExpired { not_after }),
+            _ => Ok(signer),
+        }
     }
 
     /// The current signer, even if its root has expired.

@@ -12,7 +12,7 @@ use crate::settings::{self, BUILT_IN, LONGEST_TTL, Settings, go_text};
 const HOUR: Duration = Duration::from_secs(3600);
 
 /// Certificates have a resolution of seconds, and a leaf needs several for its renewal.
-const SHORTEST_LEAF: Duration = Duration::from_secs(10);
+pub(crate) const SHORTEST_LEAF: Duration = Duration::from_secs(10);
 
 /// The minimum lifetime of leaves in the API.
 const SHORTEST_CHECKED: Duration = HOUR;
@@ -28,6 +28,8 @@ pub struct CaConfig {
     pub cluster_id: Option<Uuid>,
     /// The provider: `consul`, the default, or `vault`.
     pub provider: String,
+    /// The primary datacenter if this one is secondary: the roots are the primary's, and no root is created here.
+    pub primary: Option<String>,
     /// Additional keys of the provider's `Config`, with Consul's names. They may contain secrets.
     pub more: ProviderKeys,
 }
@@ -49,6 +51,7 @@ impl Default for CaConfig {
             root_ttl: 87_600 * HOUR,
             cluster_id: None,
             provider: BUILT_IN.to_owned(),
+            primary: None,
             more: ProviderKeys::default(),
         }
     }
@@ -75,7 +78,17 @@ impl CaConfig {
                 self.root_ttl, self.leaf_ttl
             ));
         }
-        Settings::parse(&self.configuration())?;
+        let configuration = self.configuration();
+        if self.primary.is_some() {
+            Settings::may_be_secondary(&configuration)?;
+            if self.cluster_id.is_some() {
+                return fail(
+                    "cluster_id cannot be set in a secondary datacenter: it is that of the primary"
+                        .to_owned(),
+                );
+            }
+        }
+        Settings::parse(&configuration)?;
         Ok(())
     }
 

@@ -29,6 +29,26 @@ pub enum CaError {
         /// The end of its validity.
         not_after: SystemTime,
     },
+    /// The intermediate of a secondary datacenter has expired, so new certificates would be invalid.
+    #[error(
+        "the certificate by which this datacenter signs leaves has expired, and the primary datacenter has not signed \
+         another one: see the server's log"
+    )]
+    IntermediateExpired {
+        /// The end of its validity.
+        not_after: SystemTime,
+    },
+    /// A secondary datacenter signs no intermediates.
+    #[error("this is not the primary datacenter: only the primary signs the CAs of others")]
+    NotPrimary,
+    /// The primary datacenter cannot be asked, refuses, or returned what cannot be used.
+    #[error("the CA of the primary datacenter {datacenter}: {reason}")]
+    Primary {
+        /// The primary datacenter.
+        datacenter: String,
+        /// The reason.
+        reason: String,
+    },
     /// A request that must not be signed and that the requester has to change.
     #[error(transparent)]
     InvalidCsr(IdentityError),
@@ -46,8 +66,10 @@ pub enum CaError {
     /// A certificate cannot be created.
     #[error(transparent)]
     Certificate(IdentityError),
-    /// The store has no CA yet. It is created as soon as its provider can be reached.
-    #[error("the mesh has no CA yet: its provider has not answered so far; see the server's log")]
+    /// The store has no CA yet. It is created as soon as its provider, or the primary datacenter, can be reached.
+    #[error(
+        "the mesh has no CA yet: its provider or the primary datacenter has not answered so far; see the server's log"
+    )]
     Missing,
     /// The signing limit is exceeded.
     #[error("Rate limit reached, try again later")]

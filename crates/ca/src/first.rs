@@ -32,6 +32,10 @@ pub(crate) async fn make(store: &Store, clock: &Clock, config: &CaConfig) -> Res
         written.await?;
         return Ok(());
     }
+    if config.primary.is_some() {
+        // Created from what the primary answers.
+        return Err(CaError::Missing);
+    }
     if config.provider != BUILT_IN {
         // A remote provider must create it only once.
         tokio::select! {
@@ -113,6 +117,7 @@ async fn first(
         signing_key: established.key,
         cluster_id,
         lives: BTreeMap::new(),
+        secondary: None,
     };
     rotation::signs_leaves(&mut ca, settings.common.leaf_ttl);
     Ok(ca)

@@ -171,9 +171,15 @@ struct Task {
 impl Task {
     async fn run(self, stop: CancellationToken) -> Result<(), Infallible> {
         let mut renewal = Renewal::Missing;
+        let mut was_missing = false;
         loop {
             let now = self.shared.ca.clock().now();
             let (key_id, mut signer) = self.shared.ca.watch_signing_key();
+            if was_missing && key_id.is_some() {
+                // The CA has just been created: earlier failures say nothing.
+                renewal = Renewal::Missing;
+            }
+            was_missing = key_id.is_none();
             if let Some(key_id) = key_id {
                 renewal.handle(Event::Signer {
                     key_id: &key_id,

@@ -29,7 +29,7 @@ const TICK: Duration = Duration::from_secs(60);
 /// Changes the CA. Clones are handles to the same one.
 #[derive(Clone)]
 pub struct CaManager {
-    ca: Ca,
+    pub(crate) ca: Ca,
     writer: Writer,
     /// Held during a change of the CA.
     turn: Arc<Mutex<()>>,
@@ -72,7 +72,11 @@ impl CaManager {
         if !asked.state.is_empty() && asked.state != before.state {
             return Err(CaError::StateReadOnly);
         }
-        if asked.provider == before.provider && asked.config == before.config {
+        if self.ca.primary().is_some() {
+            Settings::may_be_secondary(&asked)?;
+        }
+        let was_secondary = self.was_secondary(&stored.ca);
+        if asked.provider == before.provider && asked.config == before.config && !was_secondary {
             return Ok(());
         }
         let settings = Settings::parse(&asked);
@@ -86,7 +90,7 @@ impl CaManager {
         let next = self.next(&stored, &settings, &asked, signer.as_deref());
         let next = next.await?;
         let rotated = next.roots.active_root_id != stored.ca.roots.active_root_id;
-        self.commit(&stored, next, Some(asked)).await?;
+        self.commit(Some(&stored), next, Some(asked)).await?;
         if rotated {
             tracing::info!("activated another root: leaves are renewed within a minute");
         }
@@ -107,9 +111,12 @@ impl CaManager {
         signer: Option<&Signer>,
     ) -> Result<CaState, CaError> {
         let ca = &stored.ca;
-        let mut next = match signer.filter(|signer| keeps_root(&signer.settings, settings)) {
-            Some(_) => CaState::clone(ca),
-            None => {
+        let keeps = |signer: &Signer| keeps_root(&signer.settings, settings);
+        let keeps = signer.is_some_and(keeps) && !self.was_secondary(ca);
+        let mut next = match keeps || self.ca.primary().is_some() {
+            // In a secondary datacenter another intermediate follows, if it is needed.
+            true => CaState::clone(ca),
+            false => {
                 let mesh = mesh(ca, self.ca.clock());
                 let provider = provider::of_new(settings, false, &mesh).await;
                 let provider = provider.map_err(CaError::configure)?;
@@ -124,6 +131,11 @@ impl CaManager {
         };
         rotation::signs_leaves(&mut next, settings.common.leaf_ttl);
         Ok(next)
+    }
+
+    /// Whether the CA is that of a secondary datacenter, and this one is not secondary any more.
+    fn was_secondary(&self, ca: &CaState) -> bool {
+        ca.secondary.is_some() && self.ca.primary().is_none()
     }
 
     /// The CA with a provider's root. `link` is that root, cross-signed by the active one.
@@ -177,17 +189,24 @@ impl CaManager {
         old.cross_sign(&root.root_cert, profile).await.map(Some)
     }
 
-    /// Applies a change unless the CA has been changed since `stored` was read.
-    async fn commit(
+    /// Applies a change unless the CA has been changed since `stored` was read. `None`: there was none.
+    pub(crate) async fn commit(
         &self,
-        stored: &Stored,
+        stored: Option<&Stored>,
         next: CaState,
         configuration: Option<CaConfiguration>,
     ) -> Result<(), CaError> {
-        let (old, before) = (Arc::clone(&stored.ca), Arc::clone(&stored.configuration));
+        let old = stored.cloned();
         let change = move |txn: &mut WriteTxn| -> Result<bool, CaError> {
             let (ca, now) = (txn.read().ca(), txn.read().ca_configuration());
-            if ca.as_deref() != Some(&*old) || now.is_some_and(|now| now != before) {
+            let same = match &old {
+                None => ca.is_none(),
+                Some(old) => {
+                    ca.as_deref() == Some(&*old.ca)
+                        && now.is_none_or(|now| now == old.configuration)
+                }
+            };
+            if !same {
                 return Ok(false);
             }
             txn.put_ca(next.clone());
@@ -237,7 +256,7 @@ impl CaManager {
         let (now, ttl) = (self.ca.clock().now(), signer.settings.common.leaf_ttl);
         let stored = self.ca.stored()?;
         if let Some(next) = rotation::pruned(&stored.ca, now, ttl) {
-            self.commit(&stored, next, None).await?;
+            self.commit(Some(&stored), next, None).await?;
             tracing::info!("removed certificates of the CA that are no longer needed");
         }
         let stored = self.ca.stored()?;
@@ -266,7 +285,7 @@ impl CaManager {
             key: Secret::default(),
         };
         let next = self.with_root(&stored.ca, &established, &signer.settings, None)?;
-        self.commit(&stored, next, None).await?;
+        self.commit(Some(&stored), next, None).await?;
         tracing::info!("renewed the intermediate that signs leaves");
         Ok(())
     }

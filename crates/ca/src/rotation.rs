@@ -19,7 +19,8 @@ pub(crate) fn rotate(ca: &CaState, new: CaRoot, key: Secret, now: SystemTime) ->
     // It may have been active before.
     roots.roots.retain(|root| root.id != new.id);
     for root in &mut roots.roots {
-        if std::mem::take(&mut root.active) {
+        // A datacenter that is not secondary any more trusts the primary's roots as long as its own old ones.
+        if std::mem::take(&mut root.active) || ca.secondary.is_some() {
             let life = next.lives.entry(root.id.clone()).or_default();
             life.rotated_out = Some(now);
         }
@@ -32,6 +33,7 @@ pub(crate) fn rotate(ca: &CaState, new: CaRoot, key: Secret, now: SystemTime) ->
         ..new
     });
     next.signing_key = key;
+    next.secondary = None;
     next
 }
 
@@ -53,7 +55,8 @@ pub(crate) fn signs_leaves(ca: &mut CaState, ttl: Duration) {
     life.longest_leaf = life.longest_leaf.max(ttl);
 }
 
-/// Removes roots whose leaves have expired, and expired links; `None` if there are none. `longest` is
+/// Removes roots whose leaves have expired and that the primary does not have, and expired links; `None` if there are
+/// none. `longest` is
 /// the assumed lifetime of leaves of a root without records.
 pub(crate) fn pruned(ca: &CaState, now: SystemTime, longest: Duration) -> Option<CaState> {
     let unknown = RootLife {
@@ -63,7 +66,9 @@ pub(crate) fn pruned(ca: &CaState, now: SystemTime, longest: Duration) -> Option
     let needed = |root: &CaRoot, lives: &BTreeMap<String, RootLife>| {
         let life = lives.get(&root.id).unwrap_or(&unknown);
         let kept = life.longest_leaf.max(longest).saturating_mul(KEPT_LIVES);
+        let of_primary = ca.secondary.iter().flat_map(|own| &own.primary.roots);
         root.id == ca.roots.active_root_id
+            || of_primary.clone().any(|one| one.id == root.id)
             || life
                 .rotated_out
                 .is_none_or(|out| now.duration_since(out).is_ok_and(|past| past <= kept))
@@ -74,7 +79,13 @@ pub(crate) fn pruned(ca: &CaState, now: SystemTime, longest: Duration) -> Option
     let roots = Arc::make_mut(&mut next.roots);
     roots.roots.retain(|root| needed(root, &ca.lives));
     for root in &mut roots.roots {
-        root.intermediate_certs.retain(|pem| is_alive(pem, now));
+        // The chain of leaves must have what signs them, even if the clock was ahead for a while.
+        let signs = |pem: &String| {
+            let own = ca.secondary.as_ref();
+            own.is_some_and(|own| own.intermediate == *pem)
+        };
+        let certificates = &mut root.intermediate_certs;
+        certificates.retain(|pem| is_alive(pem, now) || signs(pem));
     }
     let ids: Vec<&str> = roots.roots.iter().map(|root| root.id.as_str()).collect();
     next.lives.retain(|id, _| ids.contains(&id.as_str()));

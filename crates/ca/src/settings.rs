@@ -9,6 +9,7 @@ use std::time::Duration;
 use legate_identity::KeyKind;
 use legate_model::json::same_key;
 use legate_model::{CaConfiguration, Secret};
+use serde_json::Value;
 
 use self::values::Values;
 pub(crate) use self::values::go_text;
@@ -147,6 +148,9 @@ const NAMES: [&str; 27] = [
     "test_state",
 ];
 
+/// The keys that only a datacenter with its own root can have.
+const OF_ROOTS: [&str; 3] = ["PrivateKey", "RootCert", "DisableCrossSigning"];
+
 /// The API's spelling of a key.
 pub(crate) fn name(key: &str) -> Option<&'static str> {
     NAMES.into_iter().find(|name| same_key(name, key))
@@ -176,6 +180,34 @@ impl Settings {
             Ok(Settings { common, provider })
         });
         settings.map_err(|reason| CaError::Config { reason })
+    }
+
+    /// Whether a secondary datacenter, which has the roots of the primary, can have this configuration.
+    ///
+    /// # Errors
+    ///
+    /// [`CaError::Config`] names what it cannot have.
+    pub(crate) fn may_be_secondary(configuration: &CaConfiguration) -> Result<(), CaError> {
+        let refuse = |what: String| {
+            let reason = format!(
+                "{what} is not served in a secondary datacenter, which has the roots of the primary and signs with an \
+                 intermediate of its own"
+            );
+            Err(CaError::Config { reason })
+        };
+        if configuration.provider != BUILT_IN {
+            return refuse(format!("CA provider {:?}", configuration.provider));
+        }
+        let is_set = |value: &Value| !(value.is_null() || value == "" || value == false);
+        let of_roots = |key: &str| OF_ROOTS.into_iter().find(|name| same_key(name, key));
+        let mut set = configuration
+            .config
+            .iter()
+            .filter(|(_, value)| is_set(value));
+        match set.find_map(|(key, _)| of_roots(key)) {
+            Some(key) => refuse(key.to_owned()),
+            None => Ok(()),
+        }
     }
 
     /// Whether this configuration may replace `before`.

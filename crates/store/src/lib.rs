@@ -66,7 +66,7 @@ mod tests;
 pub use access::TokenKey;
 pub use agent_checks::AgentCheck;
 pub use backend::etcd::EtcdConfig;
-pub use ca_state::{CaState, RootLife};
+pub use ca_state::{CaState, RootLife, SecondaryCa};
 pub use command::Command;
 pub use gateway_status::{GatewayReport, GatewayStatus, Generations};
 pub use gateways::{GatewayContent, GatewayProblem, GatewaySecret, MAX_LISTENERS};

@@ -5,7 +5,7 @@ use legate_identity::{
     Authority, CsrProfile, IdentityError, KeyKind, LeafRequest, PrivateKey, RootRequest,
     is_issued_by,
 };
-use legate_model::{CaRoot, Secret};
+use legate_model::Secret;
 use tokio::task::spawn_blocking;
 
 use super::interface::{Established, Issued, Provider, Signed};
@@ -23,19 +23,21 @@ pub(crate) struct BuiltIn {
 }
 
 impl BuiltIn {
-    /// The provider for the root in the store.
+    /// The provider that signs with a certificate of the store: the root, or an intermediate.
     pub(crate) fn stored(
-        root: &CaRoot,
+        certificate: &str,
         key: &Secret,
         settings: &BuiltInSettings,
     ) -> Result<Self, CaError> {
-        let authority = Authority::from_pem(&root.root_cert, key.expose());
+        let authority = Authority::from_pem(certificate, key.expose());
         let authority = authority.map_err(|error| CaError::Stored {
-            reason: format!("root {}: {error}", root.id),
+            reason: format!("the certificate that signs leaves: {error}"),
         })?;
+        // An intermediate must not sign authorities.
+        let is_root = authority.info().is_self_issued;
         Ok(Self {
             authority,
-            cross_signs: !settings.disable_cross_signing,
+            cross_signs: is_root && !settings.disable_cross_signing,
         })
     }
 
@@ -78,7 +80,7 @@ impl BuiltIn {
 }
 
 /// Generating an RSA key takes long enough to block other tasks, so it runs on another thread.
-async fn generate(kind: KeyKind) -> Result<PrivateKey, CaError> {
+pub(crate) async fn generate(kind: KeyKind) -> Result<PrivateKey, CaError> {
     if kind.algorithm() == "ec" {
         return Ok(PrivateKey::generate_kind(kind)?);
     }
@@ -152,6 +154,14 @@ impl Provider for BuiltIn {
             cert_pem: self.authority.sign_csr(csr_pem, profile)?,
             issuer: None,
         })
+    }
+
+    async fn sign_intermediate(
+        &self,
+        csr_pem: &str,
+        profile: CsrProfile,
+    ) -> Result<String, CaError> {
+        Ok(self.authority.sign_intermediate(csr_pem, profile)?)
     }
 
     fn cross_signs(&self) -> bool {

@@ -24,6 +24,13 @@ pub(crate) trait Provider: Send + Sync {
     /// Signs a request whose names have been checked.
     async fn sign(&self, csr_pem: &str, profile: CsrProfile) -> Result<Signed, CaError>;
 
+    /// Signs a request for the intermediate of another datacenter with the root. The request has been checked.
+    async fn sign_intermediate(
+        &self,
+        csr_pem: &str,
+        profile: CsrProfile,
+    ) -> Result<String, CaError>;
+
     /// Whether it can cross-sign another root.
     fn cross_signs(&self) -> bool;
 

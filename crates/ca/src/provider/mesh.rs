@@ -19,7 +19,16 @@ impl Mesh {
 
     /// `pri-<eight base-36 digits>.<who>.ca.<start of the cluster id>.consul`: distinguishes the
     /// roots of a mesh and is short enough for a common name.
-    pub(crate) fn common_name(&self, who: &str, mut random: u64) -> String {
+    pub(crate) fn common_name(&self, who: &str, random: u64) -> String {
+        self.name_of("pri", who, random)
+    }
+
+    /// The same for the intermediate of a secondary datacenter, which begins with `sec`.
+    pub(crate) fn secondary_name(&self, who: &str, random: u64) -> String {
+        self.name_of("sec", who, random)
+    }
+
+    fn name_of(&self, kind: &str, who: &str, mut random: u64) -> String {
         const DIGITS: &[u8; 36] = b"0123456789abcdefghijklmnopqrstuvwxyz";
         let mut unique = String::new();
         for _ in 0..8 {
@@ -29,7 +38,7 @@ impl Mesh {
             random /= 36;
         }
         let cluster: String = self.cluster_id.chars().take(8).collect();
-        format!("pri-{unique}.{who}.ca.{cluster}.consul")
+        format!("{kind}-{unique}.{who}.ca.{cluster}.consul")
     }
 }
 

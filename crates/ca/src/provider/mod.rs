@@ -6,27 +6,29 @@ mod interface;
 mod mesh;
 mod vault;
 
-use legate_model::{CaRoot, Secret};
+use legate_model::Secret;
 
 use self::built_in::BuiltIn;
+pub(crate) use self::built_in::generate;
 pub(crate) use self::interface::{Established, Provider};
 pub(crate) use self::mesh::Mesh;
 use self::vault::Vault;
 use crate::CaError;
 use crate::settings::{ProviderSettings, Settings};
 
-/// The provider of an active root. Sends no requests yet.
+/// The provider that signs leaves: with its root, or in a secondary datacenter with an intermediate. Sends no requests
+/// yet.
 pub(crate) fn of_active(
     settings: &Settings,
-    root: &CaRoot,
+    certificate: &str,
     key: &Secret,
     mesh: &Mesh,
 ) -> Result<Box<dyn Provider>, CaError> {
     Ok(match &settings.provider {
-        ProviderSettings::BuiltIn(own) => Box::new(BuiltIn::stored(root, key, own)?),
+        ProviderSettings::BuiltIn(own) => Box::new(BuiltIn::stored(certificate, key, own)?),
         ProviderSettings::Vault(vault) => {
             let common = settings.common.clone();
-            let root = Some(root.root_cert.clone());
+            let root = Some(certificate.to_owned());
             Box::new(Vault::new((**vault).clone(), common, mesh.clone(), root)?)
         }
     })

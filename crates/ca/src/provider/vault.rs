@@ -353,6 +353,23 @@ impl Provider for Vault {
         self.signed(csr_pem, profile.ttl).await
     }
 
+    async fn sign_intermediate(
+        &self,
+        csr_pem: &str,
+        profile: CsrProfile,
+    ) -> Result<String, CaError> {
+        let body = json!({
+            "csr": csr_pem,
+            "use_csr_values": true,
+            "format": "pem_bundle",
+            "max_path_length": 0,
+            "ttl": go_text(profile.ttl),
+        });
+        let path = "root/sign-intermediate";
+        let signed = self.root(Method::POST, path, Some(body)).await?;
+        Ok(text(&signed, "certificate")?)
+    }
+
     fn cross_signs(&self) -> bool {
         true
     }

@@ -42,6 +42,7 @@ fn first(ttl: u64) -> CaState {
         signing_key: Secret::new("0"),
         cluster_id: "a".to_owned(),
         lives: BTreeMap::new(),
+        secondary: None,
     };
     signs_leaves(&mut ca, hours_long(ttl));
     ca

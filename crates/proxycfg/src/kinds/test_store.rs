@@ -28,6 +28,7 @@ pub(super) fn with_gateway(kind: &str, service: &str) -> Store {
         signing_key: "key".into(),
         cluster_id: "11111111-2222-3333-4444-555555555555".to_owned(),
         lives: BTreeMap::new(),
+        secondary: None,
     };
     apply(&store, Command::SetCa(Box::new(ca)));
     let gateway = json!({"Kind": kind, "ID": GATEWAY, "Service": service});

@@ -116,6 +116,7 @@ pub(super) fn ca(root: &str) -> Command {
         signing_key: Secret::new("a private key"),
         cluster_id: "x".to_owned(),
         lives: std::collections::BTreeMap::new(),
+        secondary: None,
     }))
 }
 

@@ -150,6 +150,7 @@ fn ca(root: &str) -> Command {
         signing_key: "key".into(),
         cluster_id: "11111111-2222-3333-4444-555555555555".to_owned(),
         lives: std::collections::BTreeMap::new(),
+        secondary: None,
     }))
 }
 

@@ -124,6 +124,7 @@ impl Documents {
             signing_key: "key".into(),
             cluster_id: "c1".to_owned(),
             lives: std::collections::BTreeMap::new(),
+            secondary: None,
         });
         for document in self.all_registrations() {
             register(txn, &document)?;
