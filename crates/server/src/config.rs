@@ -257,6 +257,14 @@ impl ServerConfig {
         (!primary.eq_ignore_ascii_case(&self.datacenter)).then_some(primary)
     }
 
+    /// The settings of the CA.
+    pub(crate) fn ca_settings(&self) -> CaConfig {
+        CaConfig {
+            primary: self.primary().map(str::to_ascii_lowercase),
+            ..self.ca.clone()
+        }
+    }
+
     /// Action for connections that match no intention, with defaults applied.
     pub fn intention_default(&self) -> Action {
         match (self.default_intention_policy, &self.acl) {

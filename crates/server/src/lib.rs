@@ -14,7 +14,7 @@
 //!    written at startup. `gateway_reports`: what proxies say about gateways. `agent`: the server in its role as
 //!    agent of its node.
 //!    `rehearsal`: whether settings could start a server. `wan`: servers of other datacenters. `replication`: rows of
-//!    the primary datacenter. `mirror`: what proxies use of other datacenters.
+//!    the primary datacenter. `primary_ca`: its CA. `mirror`: what proxies use of other datacenters.
 //! 5. `handles`: shared handles to all of the above.
 //! 6. `grpc` and `http`: the APIs. In `http`, the route table imports the endpoints, never the reverse.
 //! 7. `server` wires the parts together and starts them; `program` adds signals and exit handling.
@@ -37,6 +37,7 @@ mod net;
 mod operations;
 mod own_node;
 mod prepared;
+mod primary_ca;
 mod problems;
 mod program;
 mod rates;

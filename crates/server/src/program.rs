@@ -70,7 +70,10 @@ impl<'p> Program<'p> {
             grpc = at(server.grpc_addr()),
             grpc_tls = at(server.grpc_tls_addr()),
             dns = at(server.dns_addr()),
-            trust_domain = %server.ca().trust_domain(),
+            trust_domain = server
+                .ca()
+                .is_created()
+                .then(|| server.ca().trust_domain().to_string()),
             "started"
         );
         (self.started)(&server);

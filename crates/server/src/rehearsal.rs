@@ -34,8 +34,13 @@ pub async fn rehearse(config: &ServerConfig) -> Result<(), StartError> {
     let config = Arc::new(config.clone());
     telemetry::acceptable(&config, &clock)?;
     let store = Store::new();
-    if config.ca.provider == BUILT_IN_CA {
-        let ca = Ca::initialise(&store, &config.datacenter, clock.clone(), config.ca.clone());
+    if config.ca.provider == BUILT_IN_CA || config.primary().is_some() {
+        let ca = Ca::initialise(
+            &store,
+            &config.datacenter,
+            clock.clone(),
+            config.ca_settings(),
+        );
         let (_, tls) = Renewed::issue(&ca.await?, &clock, &config).await?;
         let listeners = [
             (config.https, &config.https_policy),

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use legate_ca::{Ca, CaManager, LeafStore, ServiceLeaves};
+use legate_ca::{Ca, CaError, CaManager, LeafStore, ServiceLeaves};
 use legate_checks::{Reports, Runner};
 use legate_model::ServiceInstance;
 use legate_model::name::{validate_datacenter, validate_node_name};
@@ -28,6 +28,7 @@ use crate::config::{Definitions, ServerConfig, WanSettings};
 use crate::dns::CurrentDns;
 use crate::handles::Handles;
 use crate::net::{self, ConnectionLimits};
+use crate::primary_ca::PrimaryCa;
 use crate::problems::Problems;
 use crate::rates::Rates;
 use crate::start_error::StartError;
@@ -140,13 +141,8 @@ impl Server {
         // The store has its own scope: requests write to it until the last one is answered.
         let storage = scope.spawner().child_with_own_token("storage");
         let store = open_store(store, &config, &storage, &registry).await?;
-        let ca =
-            Ca::initialise(&store, &config.datacenter, clock.clone(), config.ca.clone()).await?;
+        let (ca, ca_manager) = open_ca(&config, &store, &clock, &scope).await?;
         let leaves = ca.leaves(&scope.spawner());
-        let ca_manager = CaManager::new(ca.clone(), store.writer());
-        let leadership = store.leadership().clone();
-        let tend = ca_manager.clone().run(leadership, scope.token());
-        scope.spawn("certificate authority", tend);
         let problems = Problems::new(clock.clone());
         let seeded = seed_now(&config, &store, &clock).await?;
         let wan = wan::new(&config, &store, &clock, scope.spawner())?;
@@ -281,6 +277,17 @@ impl Server {
         let wan = self.wan.clone().ok_or_else(|| StartError::Alone {
             primary: primary.to_owned(),
         })?;
+        let problems = handles.problems.clone();
+        let report = move |error: Option<&CaError>| match error {
+            Some(error) => problems.report(NO_CA, error),
+            None => problems.solved(NO_CA),
+        };
+        let ca = PrimaryCa::new(wan.clone(), primary, handles.rights());
+        let leadership = self.store.leadership().clone();
+        let manager = handles.ca_manager.clone();
+        let follow = manager.follow(ca, leadership, report, self.scope.token());
+        self.scope
+            .spawn("certificate authority of the primary", follow);
         let follower = replication::Follower {
             primary: primary.to_ascii_lowercase(),
             acls: self.config.acl.enabled,
@@ -337,7 +344,7 @@ impl Server {
                 self.scope.spawn("settings", later);
             }
         }
-        if !self.ca.is_created() {
+        if !self.ca.is_created() && self.config.primary().is_none() {
             let (ca, store, problems) = (
                 self.ca.clone(),
                 self.store.clone(),
@@ -465,6 +472,22 @@ async fn open_store(
     };
     store.count_refused_writes(refused);
     Ok(store)
+}
+
+/// Opens the CA, and starts its maintenance.
+async fn open_ca(
+    config: &ServerConfig,
+    store: &Store,
+    clock: &Clock,
+    scope: &Scope,
+) -> Result<(Ca, CaManager), StartError> {
+    let settings = config.ca_settings();
+    let ca = Ca::initialise(store, &config.datacenter, clock.clone(), settings).await?;
+    let manager = CaManager::new(ca.clone(), store.writer());
+    let leadership = store.leadership().clone();
+    let tend = manager.clone().run(leadership, scope.token());
+    scope.spawn("certificate authority", tend);
+    Ok((ca, manager))
 }
 
 /// Writes the rows of the settings, and returns the definitions whose namespaces do not exist. If the rows cannot be

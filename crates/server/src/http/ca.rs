@@ -61,7 +61,7 @@ fn enabled(call: &Call) -> Result<(), ApiError> {
     }
 }
 
-fn operates(call: &Call) -> Result<(), ApiError> {
+pub(super) fn operates(call: &Call) -> Result<(), ApiError> {
     enabled(call)?;
     let permitted = call.authorizer()?.permits("operator", "write", "");
     ApiError::require(permitted.unwrap_or(false), "operator:write", "")

@@ -1,13 +1,16 @@
 //! What only servers of other datacenters may ask.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::body::Body;
 use axum::extract::State;
 use axum::response::Response;
 use http::header::{CONTENT_TYPE, HeaderValue};
+use legate_ca::CaManager;
 use legate_model::{ServiceKind, Tenancy};
 use legate_proxycfg::gateways::connect_to;
+use serde::Deserialize;
 use serde_json::json;
 use tokio::time::{Instant, timeout_at};
 
@@ -77,6 +80,27 @@ pub(super) async fn replication(call: Call) -> Result<Response, ApiError> {
         };
         going_on?;
     }
+}
+
+/// A request for the intermediate by which a secondary datacenter signs leaves.
+#[derive(Deserialize)]
+pub(super) struct IntermediateRequest {
+    csr: String,
+    /// Seconds that it is to be valid.
+    ttl: u64,
+}
+
+/// `POST /v1/internal/legate/servers/ca/intermediate`: signs the intermediate of a secondary datacenter. As in Consul,
+/// requires `operator:write`.
+pub(super) async fn intermediate(
+    State(manager): State<CaManager>,
+    call: Call,
+) -> Result<Response, ApiError> {
+    super::ca::operates(&call)?;
+    let IntermediateRequest { csr, ttl } = call.decode()?;
+    let ttl = Duration::from_secs(ttl);
+    let certificate = manager.sign_intermediate(&csr, ttl).await?;
+    call.json(&json!({ "certificate": certificate }))
 }
 
 /// `POST /v1/internal/legate/servers/query`: the instances that a prepared query of another datacenter selects in this

@@ -358,6 +358,10 @@ fn ca_routes() -> Router<ApiState> {
     Router::new()
         .route("/v1/connect/ca/roots", get(ca::roots))
         .route("/v1/connect/ca/configuration", configuration)
+        .route(
+            "/v1/internal/legate/servers/ca/intermediate",
+            post(for_servers::intermediate),
+        )
         .route("/v1/agent/connect/ca/roots", get(ca::agent_roots))
         .route("/v1/agent/connect/ca/leaf/{service}", get(ca::leaf))
 }

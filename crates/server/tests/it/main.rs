@@ -11,6 +11,7 @@ mod auth_methods;
 mod ca;
 mod connections;
 mod datacenters;
+mod datacenters_ca;
 mod datacenters_mesh;
 mod datacenters_replication;
 mod dns;
