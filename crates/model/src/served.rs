@@ -59,9 +59,6 @@ const TABLE: &[(&str, &str, Reported)] = &[
     ("Upstream", "Config", UPSTREAM_CONFIG),
     // Consul does not evaluate them either.
     ("EnvoyExtension", "ConsulVersion EnvoyVersion", ALL),
-    // Not by DNS.
-    ("QueryFailover", "NearestN Datacenters", ALL),
-    ("QueryFailoverTarget", "Datacenter", ALL),
     // Autopilot never acts on servers here.
     (
         "AutopilotConfiguration",

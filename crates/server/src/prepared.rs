@@ -3,12 +3,16 @@
 use std::net::IpAddr;
 
 use legate_model::acl::Authorizer;
-use legate_model::{CheckServiceNode, QueryScope, ServiceQuery, Tenancy, put_node_first};
+use legate_model::{
+    CheckServiceNode, QueryScope, ServiceQuery, Tenancy, TenancyName, put_node_first,
+};
 use legate_proxycfg::gateways::connect_to;
-use legate_store::ReadTxn;
+use legate_store::{ReadTxn, Reader};
+use legate_wan::Wan;
 use rand::seq::SliceRandom;
 
 use crate::distance::{AGENT, sort_from};
+use crate::wan;
 
 /// The caller of an execution.
 pub(crate) struct Caller<'a> {
@@ -21,7 +25,7 @@ pub(crate) struct Caller<'a> {
 }
 
 /// The result, in order of preference.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub(crate) struct Selected {
     pub(crate) nodes: Vec<CheckServiceNode>,
     /// Whether ACLs removed any instances.
@@ -52,6 +56,64 @@ pub(crate) fn select(txn: &ReadTxn<'_>, caller: &Caller<'_>, sought: Sought<'_>)
         }
     }
     selected
+}
+
+/// The result in all datacenters.
+#[derive(Default)]
+pub(crate) struct Executed {
+    pub(crate) selected: Selected,
+    /// The namespace that was tried last, as the query has it.
+    pub(crate) namespace: TenancyName,
+    /// The other datacenter that was tried last.
+    pub(crate) datacenter: Option<String>,
+    /// The number of scopes that were tried before.
+    pub(crate) failovers: usize,
+}
+
+/// Selects instances from the first of the query's scopes that has any, in all datacenters. `token` is that of the
+/// permissions.
+pub(crate) async fn select_everywhere(
+    reader: &Reader,
+    caller: &Caller<'_>,
+    sought: Sought<'_>,
+    token: &str,
+    wan: Option<&Wan>,
+) -> Executed {
+    let nearest = wan.map_or_else(Vec::new, |wan| wan.datacenters().split_off(1));
+    let mut executed = Executed::default();
+    for (failovers, scope) in sought.wanted.scopes(&nearest).into_iter().enumerate() {
+        let selected = match scope.datacenter.zip(wan) {
+            Some((datacenter, wan)) => {
+                match wan::select(wan, datacenter, token, sought, scope).await {
+                    Ok(found) => Selected {
+                        nodes: found.nodes,
+                        filtered: found.filtered,
+                        tenancy: Tenancy::new(scope.partition, scope.namespace),
+                    },
+                    // As in Consul: the next one may have instances.
+                    Err(error) => {
+                        let service = &sought.wanted.service;
+                        tracing::warn!(%error, datacenter, service, "a prepared query cannot fail over");
+                        Selected::default()
+                    }
+                }
+            }
+            None => select_at(&reader.state().read(), caller, sought, scope),
+        };
+        executed = Executed {
+            selected: Selected {
+                filtered: executed.selected.filtered | selected.filtered,
+                ..selected
+            },
+            namespace: scope.namespace.clone(),
+            datacenter: scope.datacenter.map(str::to_owned),
+            failovers,
+        };
+        if !executed.selected.nodes.is_empty() {
+            break;
+        }
+    }
+    executed
 }
 
 /// Selects instances in one partition and namespace of this datacenter.

@@ -7,12 +7,11 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::{Method, Request, StatusCode};
 use http_body_util::{BodyExt, Full, Limited};
-use legate_model::{QueryFailover, QueryScope, ServiceQuery};
+use legate_model::{CheckServiceNode, QueryFailover, QueryScope, ServiceQuery};
 use legate_runtime::{BoxError, Clock, Spawner};
 use legate_store::{RangeStatus, Store};
 use legate_wan::{Body, Status, Wan, WanConfig};
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
 use tokio::time::timeout;
 
 use crate::config::ServerConfig;
@@ -152,8 +151,8 @@ pub(crate) struct RemoteQuery {
 /// Its result.
 #[derive(Deserialize)]
 pub(crate) struct RemoteInstances {
-    /// The instances, as the API shows them.
-    pub(crate) nodes: Vec<Value>,
+    /// The instances.
+    pub(crate) nodes: Vec<CheckServiceNode>,
     pub(crate) filtered: bool,
 }
 

@@ -208,6 +208,28 @@ impl ServiceQuery {
 }
 
 impl QueryFailover {
+    /// The fields that name other datacenters.
+    pub fn other_datacenters(&self) -> Vec<String> {
+        let named = [
+            (
+                "Datacenters",
+                self.datacenters
+                    .as_deref()
+                    .is_some_and(|names| !names.is_empty()),
+            ),
+            ("NearestN", self.nearest_n > 0),
+        ];
+        let named = named.into_iter().filter(|(_, is_named)| *is_named);
+        let mut fields: Vec<String> = named.map(|(field, _)| field.to_owned()).collect();
+        let targets = self.targets.iter().flatten().enumerate();
+        let elsewhere = targets.filter(|(_, target)| !target.datacenter.is_empty());
+        fields.extend(elsewhere.map(|(at, _)| format!("Targets[{at}].Datacenter")));
+        fields
+            .iter()
+            .map(|field| format!("Service.Failover.{field}"))
+            .collect()
+    }
+
     fn validate(&self) -> Result<(), String> {
         if self.nearest_n < 0 {
             return Err(format!("Bad NearestN '{}', must be >= 0", self.nearest_n));

@@ -10,7 +10,9 @@ use hickory_proto::op::ResponseCode;
 use hickory_proto::rr::rdata::{NS, PTR, SOA, SRV};
 use hickory_proto::rr::{Name, RData, Record, RecordType};
 use legate_model::acl::Authorizer;
-use legate_model::{CheckServiceNode, CheckStatus, Node, Tenancy, duration};
+use legate_model::{
+    CheckServiceNode, CheckStatus, Node, PreparedQuery, QueryFailover, Tenancy, duration,
+};
 use legate_proxycfg::gateways::{connect_to, ingress_to};
 use legate_store::{ReadTxn, State};
 use rand::seq::SliceRandom;
@@ -22,7 +24,7 @@ use super::records::{
 };
 use crate::config::dns::{DnsSettings, Domain, seconds};
 use crate::own_node::OWN_SERVICE;
-use crate::prepared;
+use crate::prepared::{self, Selected};
 
 /// How many aliases within the domain are followed. Consul's limit.
 const MAX_ALIASES: u8 = 3;
@@ -69,6 +71,10 @@ pub(super) struct Resolver<'a> {
     /// Serial number of the zone: the current time, in seconds.
     pub(super) serial: u32,
     pub(super) known: &'a Known,
+    /// What the prepared query of the name has selected in all datacenters, if that was asked for.
+    pub(super) executed: Option<Selected>,
+    /// The prepared query of the name, if it selects nothing here and may in other datacenters.
+    pub(super) fails_over: RefCell<Option<Arc<PreparedQuery>>>,
     /// Lookups that are missing from `known`. With their results, a second attempt gives a complete answer.
     pub(super) wanted: RefCell<Wanted>,
 }
@@ -345,7 +351,16 @@ impl<'a> Resolver<'a> {
             connect: wanted.connect,
             near: &wanted.near,
         };
-        let selected = prepared::select(&txn, &caller, sought);
+        let selected = match &self.executed {
+            Some(executed) => executed.clone(),
+            None => prepared::select(&txn, &caller, sought),
+        };
+        if self.executed.is_none()
+            && selected.nodes.is_empty()
+            && wanted.failover != QueryFailover::default()
+        {
+            self.fails_over.replace(Some(Arc::clone(&query)));
+        }
         let ttl = match duration::parse(&query.dns.ttl) {
             Ok(ttl) if !query.dns.ttl.is_empty() => seconds(ttl),
             _ => self.settings.service_ttl.of(&wanted.service),
@@ -641,10 +656,14 @@ impl<'a> Resolver<'a> {
     ) -> Answer {
         let mut answer = Answer::default();
         let mut seen = BTreeSet::new();
-        let (domain, datacenter) = (&question.domain.name, self.names.datacenter);
+        let domain = &question.domain.name;
         let (mut helped, mut described) = (BTreeSet::new(), BTreeSet::new());
         for instance in instances {
             let place = InstanceAddress::of(instance, question);
+            let datacenter = match instance.node.datacenter.as_str() {
+                "" => self.names.datacenter,
+                datacenter => datacenter,
+            };
             let node = node_name(&instance.node.node, tenancy, datacenter, domain);
             // Invalid DNS names cannot be SRV targets; HTTP still returns them.
             let target = match place {

@@ -20,8 +20,8 @@ use std::time::{Duration, UNIX_EPOCH};
 use futures_util::FutureExt;
 use hickory_proto::op::{OpCode, ResponseCode};
 use hickory_proto::rr::DNSClass;
-use legate_model::Tenancy;
 use legate_model::acl::Authorizer;
+use legate_model::{PreparedQuery, Tenancy};
 use legate_runtime::{BoxError, CancellationToken, Clock, Spawner};
 use legate_store::Reader;
 use legate_wan::Wan;
@@ -34,6 +34,7 @@ use crate::acl::Rights;
 use crate::config::ServerConfig;
 use crate::config::dns::DnsSettings;
 use crate::net::{self, Admission};
+use crate::prepared::{self, Selected};
 use crate::rates::Rates;
 use crate::wan;
 use answer::{Answer, Asker, Known, Resolver, Wanted};
@@ -102,6 +103,22 @@ enum Asks {
     Request,
     /// Recursors, for host names in the answer.
     Hosts(Wanted),
+    /// Other datacenters, to which a prepared query fails over.
+    Query(Arc<PreparedQuery>),
+}
+
+/// An answer, and what is missing for a complete one.
+struct Resolved {
+    answer: Answer,
+    hosts: Wanted,
+    query: Option<Arc<PreparedQuery>>,
+}
+
+/// What others have said.
+#[derive(Default)]
+struct Heard {
+    hosts: Known,
+    executed: Option<Selected>,
 }
 
 impl Responder {
@@ -179,17 +196,22 @@ impl Responder {
         if counts && reads() && self.rates.refuse(false, "DNS") {
             return fails(ResponseCode::ServFail);
         }
-        let known = Known::new();
-        let (answer, wanted) = self.resolve(&client, &request, &access, &settings, &known);
-        let asks = match wanted {
+        let resolved = self.resolve(&client, &request, &access, &settings, Heard::default());
+        let Resolved {
+            answer,
+            hosts,
+            query,
+        } = resolved;
+        let asks = match hosts {
             _ if let Some(datacenter) = self.other_datacenter(&request, &client, &settings) => {
                 Asks::Datacenter(datacenter)
             }
             _ if self.is_elsewhere(&request, &client, &settings, &answer) => Asks::Request,
-            wanted if wanted.is_empty() => {
+            _ if let Some(query) = query.filter(|_| self.wan.is_some()) => Asks::Query(query),
+            hosts if hosts.is_empty() => {
                 return Ok(Begun::Done(write(&request, &client, &settings, answer)));
             }
-            wanted => Asks::Hosts(wanted),
+            hosts => Asks::Hosts(hosts),
         };
         let Some(place) = self.settings.places.take() else {
             tracing::debug!("too many DNS requests wait for recursors");
@@ -227,9 +249,20 @@ impl Responder {
                 Answer::failed(ResponseCode::ServFail)
             }
             Asks::Hosts(wanted) => {
-                let known = recursors::look_up(&settings, wanted).await;
-                self.resolve(&client, &request, &access, &settings, &known)
-                    .0
+                let heard = Heard {
+                    hosts: recursors::look_up(&settings, wanted).await,
+                    executed: None,
+                };
+                let resolved = self.resolve(&client, &request, &access, &settings, heard);
+                resolved.answer
+            }
+            Asks::Query(query) => {
+                let heard = Heard {
+                    executed: self.execute(&client, &request, &access, &query).await,
+                    ..Heard::default()
+                };
+                let resolved = self.resolve(&client, &request, &access, &settings, heard);
+                resolved.answer
             }
             Asks::Request => {
                 let end = request.question_end;
@@ -244,6 +277,36 @@ impl Responder {
             }
         };
         write(&request, &client, &settings, answer)
+    }
+
+    /// Executes a prepared query in all datacenters. `None` if its token does not exist any more.
+    async fn execute(
+        &self,
+        client: &Client,
+        request: &Request,
+        access: &Authorizer,
+        query: &PreparedQuery,
+    ) -> Option<Selected> {
+        let (own, token) = match query.token.is_empty() {
+            true => (None, client.token.as_str()),
+            false => {
+                let token = query.token.expose();
+                (Some(self.rights.of(token).ok()?), token)
+            }
+        };
+        let caller = prepared::Caller {
+            authorizer: own.as_ref().unwrap_or(access),
+            node: &self.config.node_name,
+            source: request.subnet().map(|subnet| subnet.ip).or(client.source),
+        };
+        let sought = prepared::Sought {
+            wanted: &query.service,
+            connect: query.service.connect,
+            near: &query.service.near,
+        };
+        let wan = self.wan.as_ref();
+        let executed = prepared::select_everywhere(&self.store, &caller, sought, token, wan).await;
+        Some(executed.selected)
     }
 
     /// The other datacenter that a name is in.
@@ -295,15 +358,14 @@ impl Responder {
         }
     }
 
-    /// The answer, and the host names to look up for a complete one.
     fn resolve(
         &self,
         client: &Client,
         request: &Request,
         access: &Authorizer,
         settings: &DnsSettings,
-        known: &Known,
-    ) -> (Answer, Wanted) {
+        heard: Heard,
+    ) -> Resolved {
         let since_epoch = self.clock.now().duration_since(UNIX_EPOCH);
         let state = self.store.state();
         let resolver = Resolver {
@@ -320,12 +382,18 @@ impl Responder {
             server: self.config.advertise,
             // Truncated: serial numbers are compared modulo 2^32.
             serial: since_epoch.map_or(0, |time| time.as_secs() as u32),
-            known,
+            known: &heard.hosts,
+            executed: heard.executed,
+            fails_over: RefCell::default(),
             wanted: RefCell::default(),
         };
         let question = &request.question;
         let answer = resolver.answer(question.name(), question.query_type());
-        (answer, resolver.wanted.into_inner())
+        Resolved {
+            answer,
+            hosts: resolver.wanted.into_inner(),
+            query: resolver.fails_over.into_inner(),
+        }
     }
 
     /// Starts a request from a socket. It uses the agent's DNS token. A panic ends only this request, which

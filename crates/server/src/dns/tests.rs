@@ -174,6 +174,8 @@ fn with_resolver<T>(
         server: "192.0.2.1".parse().unwrap(),
         serial: 7,
         known,
+        executed: None,
+        fails_over: RefCell::default(),
         wanted: RefCell::default(),
     })
 }

@@ -16,13 +16,11 @@ use legate_model::{
 use legate_store::{ReadTxn, Writer};
 use legate_wan::Wan;
 use serde::Serialize;
-use serde_json::Value;
 use uuid::Uuid;
 
 use super::call::{Call, visible};
 use crate::api_error::ApiError;
-use crate::prepared;
-use crate::wan;
+use crate::prepared::{self, Selected};
 
 const EXECUTE: &str = "/execute";
 const EXPLAIN: &str = "/explain";
@@ -31,7 +29,10 @@ const EXPLAIN: &str = "/explain";
 const NO_INDEX: u64 = 1;
 
 /// `POST /v1/query`
-pub(super) async fn create(State(writer): State<Writer>, call: Call) -> Result<Response, ApiError> {
+pub(super) async fn create(
+    State(writer): State<Writer>,
+    mut call: Call,
+) -> Result<Response, ApiError> {
     let authorizer = call.authorizer()?;
     let mut query: PreparedQuery = call.decode()?;
     if !query.id.is_empty() {
@@ -41,6 +42,7 @@ pub(super) async fn create(State(writer): State<Writer>, call: Call) -> Result<R
     }
     may_write(&authorizer, &query)?;
     query.validate()?;
+    note_elsewhere(&mut call, &query);
     query.id = Uuid::new_v4().to_string();
     let made = serde_json::json!({ "ID": query.id });
     call.write(&writer, move |txn| {
@@ -48,6 +50,13 @@ pub(super) async fn create(State(writer): State<Writer>, call: Call) -> Result<R
     })
     .await?;
     call.json(&made)
+}
+
+/// Notes that other datacenters are not asked, if there is no port for servers.
+fn note_elsewhere(call: &mut Call, query: &PreparedQuery) {
+    if call.config.wan.is_none() {
+        call.note_not_served(query.service.failover.other_datacenters());
+    }
 }
 
 /// `GET /v1/query`
@@ -92,7 +101,7 @@ async fn get(call: &Call, id: &str) -> Result<Response, ApiError> {
 pub(super) async fn update(
     Path(id): Path<String>,
     State(writer): State<Writer>,
-    call: Call,
+    mut call: Call,
 ) -> Result<Response, ApiError> {
     refuse_method(&id)?;
     let authorizer = call.authorizer()?;
@@ -101,6 +110,7 @@ pub(super) async fn update(
         false => PreparedQuery::default(),
     };
     may_write(&authorizer, &query)?;
+    note_elsewhere(&mut call, &query);
     query.id = id;
     // Validated outside the transaction, to keep it short; but the permission error takes precedence.
     let valid = query.validate();
@@ -139,7 +149,7 @@ struct Executed<'a> {
     service: &'a str,
     #[serde(skip_serializing_if = "TenancyName::is_empty")]
     namespace: &'a TenancyName,
-    nodes: Nodes,
+    nodes: Vec<CheckServiceNode>,
     #[serde(rename = "DNS")]
     dns: &'a QueryDns,
     datacenter: &'a str,
@@ -211,74 +221,25 @@ async fn execute(
         connect: wanted.connect || connect,
         near: of_caller.unwrap_or(&wanted.near),
     };
-    let nearest = wan.map_or_else(Vec::new, |wan| wan.datacenters().split_off(1));
-    let (mut nodes, mut filtered, mut last) = (Nodes::Here(Vec::new()), false, None);
-    let scopes = wanted.scopes(&nearest);
-    for (failovers, scope) in scopes.iter().enumerate() {
-        last = Some((failovers, scope));
-        let (found, hidden) = match scope.datacenter.zip(wan) {
-            Some((datacenter, wan)) => {
-                match wan::select(wan, datacenter, token, sought, *scope).await {
-                    Ok(found) => (Nodes::There(found.nodes), found.filtered),
-                    // As in Consul: the next one may have instances.
-                    Err(error) => {
-                        tracing::warn!(%error, datacenter, query = name, "a prepared query cannot fail over");
-                        continue;
-                    }
-                }
-            }
-            None => {
-                let state = call.reader.state();
-                let found = prepared::select_at(&state.read(), &caller, sought, *scope);
-                (Nodes::Here(found.nodes), found.filtered)
-            }
-        };
-        nodes = found;
-        filtered |= hidden;
-        if !nodes.is_empty() {
-            break;
-        }
-    }
-    let Some((failovers, scope)) = last else {
-        return Err(ApiError::internal("The query looks nowhere"));
-    };
+    let executed = prepared::select_everywhere(&call.reader, &caller, sought, token, wan).await;
+    let Selected {
+        mut nodes,
+        filtered,
+        ..
+    } = executed.selected;
     nodes.truncate(limit);
+    let datacenter = executed.datacenter.as_deref();
     let executed = Executed {
         service: &wanted.service,
-        namespace: scope.namespace,
+        namespace: &executed.namespace,
         nodes,
         dns: &query.dns,
-        datacenter: scope.datacenter.unwrap_or(&call.config.datacenter),
+        datacenter: datacenter.unwrap_or(&call.config.datacenter),
         peer_name: "",
-        failovers,
+        failovers: executed.failovers,
         about: About::of(call, filtered)?,
     };
     call.answer(NO_INDEX, &executed, filtered)
-}
-
-/// Instances that a query has found.
-#[derive(Serialize)]
-#[serde(untagged)]
-enum Nodes {
-    Here(Vec<CheckServiceNode>),
-    /// In another datacenter, as its API shows them.
-    There(Vec<Value>),
-}
-
-impl Nodes {
-    fn is_empty(&self) -> bool {
-        match self {
-            Self::Here(nodes) => nodes.is_empty(),
-            Self::There(nodes) => nodes.is_empty(),
-        }
-    }
-
-    fn truncate(&mut self, limit: usize) {
-        match self {
-            Self::Here(nodes) => nodes.truncate(limit),
-            Self::There(nodes) => nodes.truncate(limit),
-        }
-    }
 }
 
 fn explain(call: &Call, name: &str) -> Result<Response, ApiError> {

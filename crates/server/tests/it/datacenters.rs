@@ -264,12 +264,17 @@ async fn names_of_other_datacenters_are_answered_there() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn prepared_queries_fail_over_to_other_datacenters() {
     let ca = TestCa::new();
-    let (one, client) = start(of_datacenter(&ca, "dc1")).await;
+    let (one, client) = start(|config| {
+        of_datacenter(&ca, "dc1")(config);
+        config.dns = Some(SocketAddr::from(([127, 0, 0, 1], 0)));
+    })
+    .await;
     let (two, other) = start(of_datacenter(&ca, "dc2")).await;
     join(&client, &two).await;
-    let web =
-        |node: &str| json!({"Node": node, "Address": "10.0.0.7", "Service": {"Service": "web"}});
-    other.write("/v1/catalog/register", &web("there")).await;
+    let web = |node: &str, address: &str| json!({"Node": node, "Address": address, "Service": {"Service": "web"}});
+    other
+        .write("/v1/catalog/register", &web("there", "10.0.0.7"))
+        .await;
     let query = json!({
         "Name": "geo", "Service": {"Service": "web", "Failover": {"Datacenters": ["dc3", "dc2"]}},
     });
@@ -284,7 +289,17 @@ async fn prepared_queries_fail_over_to_other_datacenters() {
         (&json!("dc2"), &json!(1))
     );
     assert_eq!(found["Nodes"][0]["Node"]["Node"], json!("there"));
-    client.write("/v1/catalog/register", &web("here")).await;
+    let at = one.dns_addr().unwrap();
+    let addresses = || async {
+        let answer = over_udp(at, &question("geo.query.consul.", None)).await;
+        let data = answer.answers.iter().map(|record| record.data.to_string());
+        data.collect::<Vec<_>>()
+    };
+    assert_eq!(addresses().await, ["10.0.0.7"]);
+    client
+        .write("/v1/catalog/register", &web("here", "10.0.0.8"))
+        .await;
+    assert_eq!(addresses().await, ["10.0.0.8"]);
     let found = execute().await;
     assert_eq!(
         (&found["Datacenter"], &found["Failovers"]),
