@@ -4,6 +4,7 @@ mod api_gateways;
 mod captured_traffic;
 mod chains;
 mod cluster_gateways;
+mod datacenters;
 mod dev;
 mod edge;
 mod egress;

@@ -9,7 +9,7 @@ use http::Method;
 use legate_intentions::Action;
 use legate_model::Secret;
 use legate_server::{
-    AclConfig, DefaultPolicy, EtcdConfig, Parts, Server, ServerConfig, StoreConfig,
+    AclConfig, DefaultPolicy, EtcdConfig, Parts, Server, ServerConfig, StoreConfig, WanSettings,
 };
 use legate_store::Store;
 use legate_testkit::state::{Location, State};
@@ -17,7 +17,7 @@ use serde_json::Value;
 
 use crate::client;
 use crate::consul::{Cluster, Consul};
-use crate::mesh::{MANAGEMENT, MeshOptions};
+use crate::mesh::{Datacenter, MANAGEMENT, MeshOptions};
 use crate::replicas::Replicas;
 use crate::wait::{self, LIMIT};
 
@@ -27,6 +27,8 @@ pub(crate) const HTTP: u16 = 8500;
 pub(crate) const GRPC: u16 = 8502;
 /// The port of gRPC over TLS.
 pub(crate) const GRPC_TLS: u16 = 8503;
+/// The port for servers of other datacenters.
+const SERVERS: u16 = 8300;
 /// The port of DNS, if the control plane serves it.
 pub(crate) const DNS: u16 = 8600;
 
@@ -66,8 +68,14 @@ impl ControlPlane {
         control.start_server(options.acl).await;
         if let Self::Legate(legate) = &control {
             let http = SocketAddr::from((address, HTTP));
-            let path = "/v1/connect/ca/roots?pem=true";
-            let (_, pem) = client::get(http, path).await.expect("the server answers");
+            let roots = || async move {
+                let answer = client::get(http, "/v1/connect/ca/roots?pem=true").await;
+                answer.map_err(|error| error.to_string())
+            };
+            let has_roots = |answer: &Result<client::Answer, String>| matches!(answer, Ok((status, _)) if status.is_success());
+            // A secondary datacenter gets them from the primary.
+            let answer = wait::eventually("the server has a CA", roots, has_roots).await;
+            let (_, pem) = answer.expect("roots");
             std::fs::write(&legate.roots, pem).expect("the roots can be written");
         }
         control
@@ -158,6 +166,10 @@ impl Legate {
             ca: options.ca.clone(),
             ..ServerConfig::default()
         };
+        let config = match &options.datacenter {
+            Some(datacenter) => one_of_several(config, address, datacenter),
+            None => config,
+        };
         Self {
             in_memory: (config.store == StoreConfig::Memory).then(Store::new),
             config,
@@ -180,6 +192,24 @@ impl Legate {
         let server = self.server.take().expect("the control plane runs");
         let stopped = server.stop(STOP_LIMIT).await;
         stopped.expect("the control plane stops");
+    }
+}
+
+/// The settings of a server that servers of other datacenters reach.
+fn one_of_several(config: ServerConfig, address: IpAddr, datacenter: &Datacenter) -> ServerConfig {
+    let wan = WanSettings {
+        listen: SocketAddr::new(address, SERVERS),
+        advertise: address,
+        files: datacenter.files.clone(),
+        join: datacenter.join.iter().map(ToString::to_string).collect(),
+        retry_interval: Duration::from_secs(1),
+        retry_max: 0,
+    };
+    ServerConfig {
+        datacenter: datacenter.name.to_owned(),
+        primary_datacenter: Some(datacenter.primary.to_owned()),
+        wan: Some(wan),
+        ..config
     }
 }
 

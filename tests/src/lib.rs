@@ -21,6 +21,6 @@ pub mod sidecar;
 pub mod table;
 pub mod wait;
 
-pub use mesh::{Mesh, MeshOptions, ServiceSpec};
+pub use mesh::{Datacenter, Mesh, MeshOptions, ServiceSpec};
 pub use sidecar::{Sidecar, SidecarFlags};
 pub use wait::eventually;

@@ -9,11 +9,11 @@ use std::time::Duration;
 use http::Method;
 use legate_ca::CaConfig;
 use legate_runtime::Scope;
+use legate_server::AgentFiles;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use crate::client;
-use crate::consul::SERVER_NAME;
 use crate::control_plane::{ControlPlane, DNS, GRPC_TLS, HTTP};
 use crate::replicas::Replicas;
 use crate::scripted::{self, Requests};
@@ -47,6 +47,21 @@ pub struct MeshOptions {
     /// The number of servers; 0 means 1. Several of Legate's servers are processes that share an etcd of
     /// three members and use default certificate lifetimes.
     pub servers: u8,
+    /// The datacenter, if others exist; for Legate's servers only.
+    pub datacenter: Option<Datacenter>,
+}
+
+/// A datacenter of several.
+#[derive(Debug, Clone)]
+pub struct Datacenter {
+    /// Its name.
+    pub name: &'static str,
+    /// The primary datacenter.
+    pub primary: &'static str,
+    /// The certificate and CA of its server.
+    pub files: AgentFiles,
+    /// The address of the server of another datacenter that it joins.
+    pub join: Option<IpAddr>,
 }
 
 /// One service instance with its sidecar.
@@ -67,6 +82,7 @@ pub struct Mesh {
     control: ControlPlane,
     /// The value of `-addresses` of sidecars.
     addresses: String,
+    datacenter: &'static str,
     /// The server used for the HTTP API.
     api: IpAddr,
     acl: bool,
@@ -92,9 +108,11 @@ impl Mesh {
             ControlPlane::Replicas(replicas) => replicas.addresses(),
             ControlPlane::Legate(_) | ControlPlane::Consul(_) => address.to_string(),
         };
+        let datacenter = options.datacenter.as_ref();
         Self {
             control,
             addresses,
+            datacenter: datacenter.map_or("dc1", |datacenter| datacenter.name),
             api: address.into(),
             acl: options.acl,
             apps: Scope::new("applications"),
@@ -152,6 +170,12 @@ impl Mesh {
     /// If there are fewer servers.
     pub fn use_server(&mut self, n: usize) {
         self.api = self.replicas().address(n);
+    }
+
+    /// The address of the server.
+    #[must_use]
+    pub fn server(&self) -> IpAddr {
+        self.api
     }
 
     /// The path of a file in the folder of this mesh.
@@ -346,7 +370,10 @@ impl Mesh {
             ("addresses", self.addresses.clone()),
             ("grpc-port", GRPC_TLS.to_string()),
             ("ca-certs", self.control.ca_file().display().to_string()),
-            ("tls-server-name", SERVER_NAME.to_owned()),
+            (
+                "tls-server-name",
+                format!("server.{}.consul", self.datacenter),
+            ),
             ("proxy-node-name", NODE.to_owned()),
             ("proxy-id", proxy_id(instance)),
         ];
