@@ -532,6 +532,13 @@ impl Ca {
         }
     }
 
+    /// The cluster id of the primary whose rows are replicated, if there is one.
+    pub(crate) fn followed(&self) -> Option<String> {
+        let followed = self.inner.store.state().read().followed();
+        let mesh = followed.map(|followed| followed.mesh);
+        mesh.filter(|mesh| !mesh.is_empty())
+    }
+
     /// The CA in the store's current state.
     pub(crate) fn stored(&self) -> Result<Stored, CaError> {
         Stored::of(&self.inner.store, &self.inner.unconfigured)

@@ -58,12 +58,13 @@ impl CaManager {
         let follow = async {
             let mut backoff = Backoff::new(BackoffPolicy::SERVER);
             let mut index = 0;
+            let mut newest = Newest::default();
             loop {
                 if !leadership.is_held() {
                     report(None);
                     leadership.held().await;
                 }
-                match self.follow_once(&primary, index).await {
+                match self.follow_once(&primary, index, &mut newest).await {
                     Ok(next) => {
                         index = next;
                         backoff.reset();
@@ -85,7 +86,12 @@ impl CaManager {
 
     /// Asks for the roots, and takes the steps that are due. Returns the index for the next time; 0 after a change of the
     /// CA here.
-    async fn follow_once(&self, primary: &impl Primary, index: u64) -> Result<u64, CaError> {
+    async fn follow_once(
+        &self,
+        primary: &impl Primary,
+        index: u64,
+        newest: &mut Newest,
+    ) -> Result<u64, CaError> {
         let mut changed = self.ca.watch();
         let asked = timeout(WAIT + ANSWER, primary.roots(index, WAIT));
         let (roots, next) = tokio::select! {
@@ -93,6 +99,19 @@ impl CaManager {
             () = changed.changed() => return Ok(0),
         };
         let roots = secondary::consistent(roots).map_err(|reason| self.unusable(reason))?;
+        let cluster_id = secondary::cluster_id(&roots);
+        if let Some(followed) = self
+            .ca
+            .followed()
+            .filter(|followed| *followed != cluster_id)
+        {
+            return Err(self.unusable(format!(
+                "its cluster id is {cluster_id}, and {followed} was followed: see the problem of replication"
+            )));
+        }
+        newest
+            .accept(cluster_id, next)
+            .map_err(|reason| self.unusable(reason))?;
         self.adopt(&roots).await?;
         self.request(primary, &roots).await?;
         // An index that decreased is of another store.
@@ -183,6 +202,27 @@ impl CaManager {
     fn unusable(&self, reason: String) -> CaError {
         let datacenter = self.ca.primary().unwrap_or_default().to_owned();
         CaError::Primary { datacenter, reason }
+    }
+}
+
+/// The newest index of roots that was answered, and of which cluster.
+#[derive(Default)]
+struct Newest {
+    cluster_id: String,
+    index: u64,
+}
+
+impl Newest {
+    /// Refuses what a server answers that is behind the others of its cluster.
+    fn accept(&mut self, cluster_id: String, index: u64) -> Result<(), String> {
+        if cluster_id == self.cluster_id && index < self.index {
+            let newest = self.index;
+            return Err(format!(
+                "one of its servers is behind: its roots have index {index}, and {newest} was answered already"
+            ));
+        }
+        *self = Self { cluster_id, index };
+        Ok(())
     }
 }
 

@@ -132,8 +132,10 @@ impl Manager {
                 });
                 Some(Arc::clone(leaf))
             };
-            let made = kinds::snapshot_of(&state.read(), proxy, config, leaf);
-            made.ok().flatten()
+            let txn = state.read();
+            let made = kinds::snapshot_of(&txn, proxy, config, leaf);
+            // Without what other datacenters have, it would not be published.
+            made.ok().flatten().filter(|_| !txn.is_pending())
         };
         let Some((before, mut after)) = snapshot(before).zip(snapshot(after)) else {
             return Preview::Waiting;

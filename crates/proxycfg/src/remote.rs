@@ -74,7 +74,13 @@ pub(crate) fn gateways(
 
 fn from_elsewhere(txn: &ReadTxn<'_>, range: &Range) -> Vec<CheckServiceNode> {
     match txn.remote(range) {
-        Remote::Known(list) => list.iter().map(CheckServiceNode::at_wan_address).collect(),
+        Remote::Known(list) => {
+            let reachable = list.iter().map(CheckServiceNode::at_wan_address);
+            // Envoy refuses an address without a host.
+            reachable
+                .filter(|one| !one.address().0.is_empty())
+                .collect()
+        }
         // The driver reports why.
         Remote::Pending | Remote::Failed(_) => Vec::new(),
     }

@@ -42,13 +42,13 @@ pub(crate) fn resolved(
     trust_domain: &TrustDomain,
 ) -> Arc<ResolvedChain> {
     let datacenter = match upstream.datacenter.as_str() {
-        "" => local,
-        other => other,
+        "" => local.to_owned(),
+        other => other.to_ascii_lowercase(),
     };
     let own = txn.tenancy();
     let callers = Callers {
         partition: &own.partition,
-        datacenter,
+        datacenter: &datacenter,
         local,
         trust_domain,
         overrides: merge::overrides(upstream),

@@ -1,7 +1,7 @@
 //! Keeps what this server's readers use of other datacenters up to date: one blocking query to the owner for each range.
 
 use std::collections::HashMap;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use http::{HeaderMap, Method, StatusCode};
@@ -11,13 +11,15 @@ use legate_runtime::{Backoff, BackoffPolicy, BoxError, CancellationToken, Spawne
 use legate_store::{Mirror, Range, RangeKind};
 use legate_wan::Wan;
 use serde::{Deserialize, Serialize};
-use tokio::sync::{Notify, Semaphore};
+use tokio::sync::{Notify, Semaphore, SemaphorePermit};
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep, timeout};
 
 use crate::wan::{self, FOR_SERVERS, LARGEST_ANSWER};
 
 /// The time for an answer that does not wait for a change. Snapshots of proxies wait for the first one.
 const ATTEMPT: Duration = Duration::from_secs(5);
+/// The time for the rest of an answer.
+const WHOLE: Duration = Duration::from_secs(30);
 /// How long the owner waits for a change.
 const WAIT: Duration = Duration::from_secs(300);
 /// The time for an answer that may wait: the owner adds up to a sixteenth of the wait.
@@ -65,13 +67,49 @@ pub(crate) fn keep(mirror: Mirror, wan: Wan, spawner: &Spawner) {
     spawner.spawn_until_stop("services of other datacenters", keeper.run());
 }
 
+/// Limits the requests to a datacenter that do not wait for a change.
+struct Permits {
+    free: Semaphore,
+    /// When one was answered last.
+    answered: Mutex<Option<Instant>>,
+}
+
+impl Default for Permits {
+    fn default() -> Self {
+        Self {
+            free: Semaphore::new(AT_ONCE),
+            answered: Mutex::default(),
+        }
+    }
+}
+
+impl Permits {
+    /// Waits as long as others are answered. `None`: they are not.
+    async fn permit(&self) -> Option<SemaphorePermit<'_>> {
+        loop {
+            if let Ok(permit) = timeout(ATTEMPT, self.free.acquire()).await {
+                return permit.ok();
+            }
+            let answered = *self.answered.lock().unwrap_or_else(PoisonError::into_inner);
+            if answered.is_none_or(|at| at.elapsed() > ATTEMPT) {
+                return None;
+            }
+        }
+    }
+
+    fn answered(&self) {
+        let mut answered = self.answered.lock().unwrap_or_else(PoisonError::into_inner);
+        *answered = Some(Instant::now());
+    }
+}
+
 struct Keeper {
     asker: Asker,
     spawner: Spawner,
     /// Ends the task of a range.
     ranges: HashMap<Range, CancellationToken>,
     /// Limits requests to each datacenter.
-    permits: HashMap<Arc<str>, Arc<Semaphore>>,
+    permits: HashMap<Arc<str>, Arc<Permits>>,
     /// The other datacenters, sorted.
     datacenters: Vec<Arc<str>>,
 }
@@ -101,7 +139,7 @@ impl Keeper {
 
     fn start(&mut self, range: Range) {
         let permits = self.permits.entry(Arc::clone(&range.datacenter));
-        let permits = Arc::clone(permits.or_insert_with(|| Arc::new(Semaphore::new(AT_ONCE))));
+        let permits = Arc::clone(permits.or_default());
         let end = self.spawner.token().child_token();
         self.ranges.insert(range.clone(), end.clone());
         let asker = self.asker.clone();
@@ -137,25 +175,25 @@ struct Asker {
 
 impl Asker {
     /// Keeps one range.
-    async fn keep(self, range: Range, permits: Arc<Semaphore>) {
+    async fn keep(self, range: Range, permits: Arc<Permits>) {
         let mut backoff = Backoff::new(RETRY);
         let mut known = None;
         let mut is_first = true;
         loop {
             let answered = match known {
-                Some(index) => timeout(WAITED, self.ask(&range, index)).await,
-                None => {
-                    timeout(ATTEMPT, async {
-                        let _permit = permits.acquire().await?;
-                        self.ask(&range, 0).await
-                    })
-                    .await
-                }
+                Some(index) => self.ask(&range, index, WAITED).await,
+                None => match permits.permit().await {
+                    Some(_permit) => self.ask(&range, 0, ATTEMPT).await,
+                    None => Err("none of the requests before it was answered in time".into()),
+                },
             };
-            let answered = answered.unwrap_or_else(|_| Err("it does not answer in time".into()));
             match answered {
                 Ok((index, value)) => {
-                    backoff.reset();
+                    permits.answered();
+                    // Not after the first answer alone: a server may refuse to wait.
+                    if known.is_some() {
+                        backoff.reset();
+                    }
                     is_first = false;
                     known = Some(index);
                     self.mirror.set(&range, value);
@@ -176,11 +214,12 @@ impl Asker {
         }
     }
 
-    /// The value of a range with its index, once the index is higher than `index`.
+    /// The value of a range with its index, once the index is higher than `index`. The answer must begin within `limit`.
     async fn ask(
         &self,
         range: &Range,
         index: u64,
+        limit: Duration,
     ) -> Result<(u64, Vec<CheckServiceNode>), BoxError> {
         let (tenancy, service) = match &range.what {
             RangeKind::Instances(service) => {
@@ -203,10 +242,11 @@ impl Asker {
         let question = serde_json::to_vec(&RemoteRange { service })?;
         let datacenter = &range.datacenter;
         let request = wan::request(Method::POST, datacenter, &path, "", question)?;
-        let answer = self.wan.request(datacenter, request).await?;
-        let (head, body) = answer.into_parts();
+        let late = |_| "it does not answer in time";
+        let answer = timeout(limit, self.wan.request(datacenter, request)).await;
+        let (head, body) = answer.map_err(late)??.into_parts();
         let body = Limited::new(body, LARGEST_ANSWER).collect();
-        let body = body.await?.to_bytes();
+        let body = timeout(WHOLE, body).await.map_err(late)??.to_bytes();
         if head.status != StatusCode::OK {
             let text = String::from_utf8_lossy(&body);
             return Err(format!("{}: {text}", head.status).into());

@@ -1,6 +1,7 @@
 //! Execution of prepared queries, for HTTP and DNS.
 
 use std::net::IpAddr;
+use std::time::Duration;
 
 use legate_model::acl::Authorizer;
 use legate_model::{
@@ -71,20 +72,21 @@ pub(crate) struct Executed {
 }
 
 /// Selects instances from the first of the query's scopes that has any, in all datacenters. `token` is that of the
-/// permissions.
+/// permissions. Each other datacenter must answer within `limit`.
 pub(crate) async fn select_everywhere(
     reader: &Reader,
     caller: &Caller<'_>,
     sought: Sought<'_>,
     token: &str,
     wan: Option<&Wan>,
+    limit: Duration,
 ) -> Executed {
     let nearest = wan.map_or_else(Vec::new, |wan| wan.datacenters().split_off(1));
     let mut executed = Executed::default();
     for (failovers, scope) in sought.wanted.scopes(&nearest).into_iter().enumerate() {
         let selected = match scope.datacenter.zip(wan) {
             Some((datacenter, wan)) => {
-                match wan::select(wan, datacenter, token, sought, scope).await {
+                match wan::select(wan, datacenter, token, sought, scope, limit).await {
                     Ok(found) => Selected {
                         nodes: found.nodes,
                         filtered: found.filtered,
@@ -93,7 +95,7 @@ pub(crate) async fn select_everywhere(
                     // As in Consul: the next one may have instances.
                     Err(error) => {
                         let service = &sought.wanted.service;
-                        tracing::warn!(%error, datacenter, service, "a prepared query cannot fail over");
+                        tracing::debug!(%error, datacenter, service, "a prepared query cannot fail over");
                         Selected::default()
                     }
                 }

@@ -10,7 +10,7 @@ use std::time::{Duration, SystemTime};
 use legate_model::timestamp;
 use legate_runtime::metrics::{Error as MetricsError, IntCounter, IntGauge, Registry};
 use legate_runtime::{Backoff, BackoffPolicy, BoxError, CancellationToken, Clock};
-use legate_store::{NotReplicated, Position, Replication, Since, Store, WriteTxn};
+use legate_store::{NotReplicated, Position, ReplicatedRow, Replication, Since, Store, WriteTxn};
 use legate_wan::Wan;
 use serde::{Deserialize, Serialize};
 use tokio::time::{Instant, sleep, timeout};
@@ -22,16 +22,20 @@ use crate::wan;
 
 /// What fails while the primary cannot be followed.
 const PROBLEM: &str = "replication from the primary datacenter";
+/// What fails while some of its rows cannot be applied.
+const ROWS: &str = "replication of some rows";
 /// How long the primary waits for a change.
 pub(crate) const WAIT: Duration = Duration::from_secs(60);
 /// The time for an answer beyond that wait.
 const GRACE: Duration = Duration::from_secs(30);
 /// The shortest time between two answers with changes.
-const PACE: Duration = Duration::from_millis(200);
+pub(crate) const PACE: Duration = Duration::from_millis(200);
 /// After this time all rows are asked for, which mends whatever became different.
 const RENEWAL: Duration = Duration::from_secs(600);
 /// The maximum number of rows in a transaction.
 const AT_ONCE: usize = 500;
+/// The largest sum of bytes of rows in a transaction, except of a single row. Those of etcd have at most 1.5 MiB.
+const LARGEST_BATCH: usize = 512 * 1024;
 /// The longest answer in bytes: some hundred thousand rows.
 const LARGEST_ANSWER: usize = 256 * 1024 * 1024;
 
@@ -39,6 +43,8 @@ const LARGEST_ANSWER: usize = 256 * 1024 * 1024;
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Question {
     pub(crate) since: Since,
+    /// Whether everything is wanted, whatever is there already.
+    pub(crate) all: bool,
     /// Whether ACLs are enabled in the secondary.
     pub(crate) acls: bool,
 }
@@ -151,6 +157,17 @@ impl Status {
     }
 }
 
+/// The number of rows for the next transaction: not too many, and not too large. At least one.
+fn batch(rows: &[ReplicatedRow]) -> usize {
+    let mut bytes = 0;
+    let fits = |row: &&ReplicatedRow| {
+        bytes += row.size();
+        bytes <= LARGEST_BATCH
+    };
+    let fitting = rows.iter().take(AT_ONCE).take_while(fits);
+    fitting.count().max(1)
+}
+
 impl Follower {
     /// Follows until `stop`.
     ///
@@ -163,17 +180,18 @@ impl Follower {
 
     async fn follow(self) -> Result<(), Infallible> {
         let mut position = Position::default();
-        let mut renewed = Instant::now();
+        let mut renewed: Option<Instant> = None;
         let mut backoff = Backoff::new(BackoffPolicy::SERVER);
         loop {
             self.status.runs(self.store.leadership().is_held());
             self.store.leadership().held().await;
             self.status.runs(true);
-            if renewed.elapsed() > RENEWAL {
-                (position, renewed) = (Position::default(), Instant::now());
-            }
-            match self.round(&mut position).await {
+            let all = renewed.is_none_or(|at| at.elapsed() > RENEWAL);
+            match self.round(&mut position, all).await {
                 Ok(changed) => {
+                    if all {
+                        renewed = Some(Instant::now());
+                    }
                     backoff = Backoff::new(BackoffPolicy::SERVER);
                     self.problems.solved(PROBLEM);
                     if changed {
@@ -193,11 +211,12 @@ impl Follower {
         }
     }
 
-    /// Gets and applies what has changed. Returns whether something has.
-    async fn round(&self, position: &mut Position) -> Result<bool, BoxError> {
+    /// Gets and applies what has changed, or everything. Returns whether something has.
+    async fn round(&self, position: &mut Position, all: bool) -> Result<bool, BoxError> {
         let since = position.ask(&self.store.state());
         let question = serde_json::to_vec(&Question {
             since,
+            all,
             acls: self.acls,
         })?;
         let token = self.rights.replication_token();
@@ -212,14 +231,34 @@ impl Follower {
         );
         let answer = timeout(WAIT + GRACE, asked).await??;
         let answer: Arc<Replication> = Arc::new(serde_json::from_slice(&answer)?);
-        let changed = !answer.is_empty();
-        self.apply(&answer).await?;
+        let refused = self.apply(&answer).await?;
+        // Rows that cannot be applied are asked for again with everything.
         position.advance(&answer);
-        self.status.succeeded(answer.index, self.clock.now());
-        Ok(changed)
+        let now = self.clock.now();
+        self.status.succeeded(answer.index, now);
+        match refused.first() {
+            None => self.problems.solved(ROWS),
+            Some(first) => {
+                let more = match refused.len() {
+                    1 => String::new(),
+                    several => format!(" (and {} more rows)", several - 1),
+                };
+                let error = BoxError::from(format!("{first}{more}"));
+                tracing::warn!(primary = self.primary, %error, "a row is not replicated");
+                self.problems.report(ROWS, &error);
+                self.status.failed(&error, now);
+            }
+        }
+        Ok(!answer.is_empty())
     }
 
-    async fn apply(&self, answer: &Arc<Replication>) -> Result<(), BoxError> {
+    /// Returns the rows that cannot be applied.
+    async fn apply(&self, answer: &Arc<Replication>) -> Result<Vec<NotReplicated>, BoxError> {
+        let begun = Arc::clone(answer);
+        self.write(move |txn| txn.begin_to_follow(&begun)).await??;
+        if answer.is_empty() {
+            return Ok(Vec::new());
+        }
         loop {
             let (answer, now) = (Arc::clone(answer), self.clock.now());
             let removed = self.write(move |txn| txn.remove_unreplicated(&answer, AT_ONCE, now));
@@ -228,20 +267,21 @@ impl Follower {
             }
         }
         let mut refused: Vec<NotReplicated> = Vec::new();
-        for start in (0..answer.rows.len()).step_by(AT_ONCE) {
+        let mut start = 0;
+        while start < answer.rows.len() {
+            let end = start + batch(&answer.rows[start..]);
             let (answer, now) = (Arc::clone(answer), self.clock.now());
             let written = self.write(move |txn| {
-                let rows = answer.rows[start..].iter().take(AT_ONCE);
-                let applied = rows.map(|row| txn.replicate(row, now));
+                let applied = answer.rows[start..end].iter();
+                let applied = applied.map(|row| txn.replicate(row, now));
                 applied.filter_map(Result::err).collect::<Vec<_>>()
             });
             refused.extend(written.await?);
+            start = end;
         }
-        match refused.first() {
-            None => Ok(()),
-            Some(first) if refused.len() == 1 => Err(first.clone().into()),
-            Some(first) => Err(format!("{first} (and {} more rows)", refused.len() - 1).into()),
-        }
+        let applied = Arc::clone(answer);
+        self.write(move |txn| txn.set_followed(&applied)).await?;
+        Ok(refused)
     }
 
     /// Runs a transaction as the leader. A server that leads no more must not write what it got before its successor

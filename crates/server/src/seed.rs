@@ -81,6 +81,15 @@ pub(crate) async fn own_rows(
         })
         .await
         .map_err(refused("the server's own node"))?;
+    if config.primary().is_none() && store.state().read().followed().is_some() {
+        store
+            .write(|txn| {
+                txn.unset_followed();
+                Ok::<_, WriteError>(())
+            })
+            .await
+            .map_err(refused("that no primary datacenter is followed any more"))?;
+    }
     if let Some(primary) = config.primary() {
         // As in Consul.
         if config.acl.initial_management.is_some() || !config.agent.config_entries.is_empty() {

@@ -25,8 +25,10 @@ pub(crate) const FOR_SERVERS: &str = "/v1/internal/legate/servers/";
 /// The time in which another datacenter must answer a DNS question. Clients wait for 5 s.
 const DNS_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// The time in which another datacenter must answer a prepared query.
-const QUERY_TIMEOUT: Duration = Duration::from_secs(10);
+/// The time in which another datacenter must answer a prepared query of DNS, so that the next one can be asked, too.
+pub(crate) const DNS_QUERY_TIMEOUT: Duration = Duration::from_millis(1500);
+/// The time in which another datacenter must answer a prepared query over HTTP.
+pub(crate) const QUERY_TIMEOUT: Duration = Duration::from_secs(10);
 /// The longest answer in bytes: some ten thousand instances.
 pub(crate) const LARGEST_ANSWER: usize = 16 * 1024 * 1024;
 
@@ -166,6 +168,7 @@ pub(crate) async fn select(
     token: &str,
     sought: Sought<'_>,
     scope: QueryScope<'_>,
+    limit: Duration,
 ) -> Result<RemoteInstances, BoxError> {
     let service = ServiceQuery {
         failover: QueryFailover::default(),
@@ -179,7 +182,7 @@ pub(crate) async fn select(
         near: sought.near.to_owned(),
     })?;
     let asked = ask(wan, datacenter, "query", token, question);
-    let answer = timeout(QUERY_TIMEOUT, asked).await??;
+    let answer = timeout(limit, asked).await??;
     Ok(serde_json::from_slice(&answer)?)
 }
 

@@ -107,6 +107,8 @@ tables! {
     GatewaySecrets = 34, Namespace;
     /// Gateway name.
     GatewayStatuses = 35, Namespace;
+    /// One row.
+    Followed = 36, Mesh;
 
     // Indexes, which are derived from rows and not stored.
     /// Node id.

@@ -83,7 +83,7 @@ pub use reads::Reads;
 pub use registration::{Deregistration, Registration};
 pub use rejected::{QueryConflict, Rejected, TenantConflict};
 pub use renewals::{Renewals, SessionKey};
-pub use replication::{NotReplicated, Position, ReplicatedRow, Replication, Since};
+pub use replication::{NotFollowed, NotReplicated, Position, ReplicatedRow, Replication, Since};
 pub use rows::Source;
 pub use sessions::{Expiring, LockDelay, SessionConflict};
 pub use snapshot::{Saving, Snapshot, SnapshotAbout, SnapshotError, survey_snapshot};

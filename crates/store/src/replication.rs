@@ -113,9 +113,24 @@ impl Replication {
     pub fn is_empty(&self) -> bool {
         self.rows.is_empty() && self.remaining.is_empty()
     }
+
+    /// The keys of the rows of a table, if some may have been removed.
+    fn keys_of(&self, table: Table) -> HashSet<Key> {
+        let names = self.remaining.get(&(table as u8));
+        let keys = names.into_iter().flatten();
+        keys.map(|names| Key::of_parts(table as u8, names))
+            .collect()
+    }
 }
 
-/// How far a secondary follows the primary.
+/// How far this datacenter has followed a primary, stored together with the rows.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(crate) struct FollowedRow {
+    since: Since,
+    pub(crate) modify_index: u64,
+}
+
+/// How far a secondary follows the primary: what is stored, and what was answered since without a change.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Position {
     since: Since,
@@ -128,7 +143,7 @@ impl Position {
     pub fn ask(&mut self, state: &State) -> Since {
         if state.replaced_at() != self.replaced_at {
             *self = Self {
-                since: Since::default(),
+                since: state.read().followed().unwrap_or_default(),
                 replaced_at: state.replaced_at(),
             };
         }
@@ -142,6 +157,41 @@ impl Position {
             index: answer.index,
         };
     }
+}
+
+/// Why an answer must not be applied.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum NotFollowed {
+    /// The server that answered has older rows than those that were applied.
+    #[error(
+        "a server of the primary datacenter is behind: it has index {index}, and {known} was applied already"
+    )]
+    Behind {
+        /// Its index.
+        index: u64,
+        /// The index up to which rows were applied.
+        known: u64,
+    },
+    /// The primary is another one than before.
+    #[error(
+        "the primary datacenter has the cluster id {mesh:?}, and {known:?} was followed: its state was lost, or \
+         primary_datacenter names another one; to follow it, start this datacenter once without primary_datacenter"
+    )]
+    OtherMesh {
+        /// Its cluster id.
+        mesh: String,
+        /// The cluster id that was followed.
+        known: String,
+    },
+    /// Namespaces or partitions would be removed by following a primary for the first time.
+    #[error(
+        "{names} of this datacenter would be removed with all that they contain: create what is needed in the primary \
+         datacenter first"
+    )]
+    Tenants {
+        /// The namespaces and partitions.
+        names: String,
+    },
 }
 
 impl ReadTxn<'_> {
@@ -199,6 +249,52 @@ impl ReadTxn<'_> {
         Ok(answer)
     }
 
+    /// How far this datacenter has followed a primary. `None`: it never has.
+    pub fn followed(&self) -> Option<Since> {
+        let row = self.get::<FollowedRow>(&[]);
+        row.map(|row| row.since.clone())
+    }
+
+    /// Checks that an answer can be applied.
+    ///
+    /// # Errors
+    /// [`NotFollowed`].
+    fn may_follow(&self, answer: &Replication) -> Result<(), NotFollowed> {
+        match self.followed() {
+            Some(known) if known.mesh != answer.mesh => Err(NotFollowed::OtherMesh {
+                mesh: answer.mesh.clone(),
+                known: known.mesh,
+            }),
+            Some(known) if known.index > answer.index => Err(NotFollowed::Behind {
+                index: answer.index,
+                known: known.index,
+            }),
+            Some(_) => Ok(()),
+            None => {
+                let names = self.tenants_besides(answer);
+                match names.is_empty() {
+                    true => Ok(()),
+                    false => Err(NotFollowed::Tenants {
+                        names: names.join(", "),
+                    }),
+                }
+            }
+        }
+    }
+
+    /// The namespaces and partitions that the primary does not have.
+    fn tenants_besides(&self, answer: &Replication) -> Vec<String> {
+        let mut names = Vec::new();
+        for table in [Table::Partitions, Table::Namespaces] {
+            let (remaining, prefix) = (answer.keys_of(table), Key::table_of(table));
+            let rows = self.state.below(&prefix);
+            let absent = rows.filter(|(key, _)| !remaining.contains(*key));
+            let tenants = absent.filter_map(|(_, row)| tenant(row));
+            names.extend(tenants.map(|(what, name)| format!("{what} {name}")));
+        }
+        names
+    }
+
     fn has_changed(&self, table: Table, since: u64) -> bool {
         let prefix = Key::table_of(table);
         let mut rows = self.state.below(&prefix);
@@ -225,12 +321,63 @@ impl ReadTxn<'_> {
     }
 }
 
+/// The kind and name of a namespace or partition that can be removed and is not being removed.
+fn tenant(row: &Stored) -> Option<(&'static str, TenancyName)> {
+    let (what, name, deleted_at) = match (row.get::<Namespace>(), row.get::<Partition>()) {
+        (Some(row), _) => ("namespace", row.name.clone(), row.deleted_at),
+        (_, Some(row)) => ("partition", row.name.clone(), row.deleted_at),
+        (None, None) => return None,
+    };
+    (!name.is_default() && deleted_at.is_none()).then_some((what, name))
+}
+
 fn json(row: &Stored) -> serde_json::Result<Box<RawValue>> {
     let text = row.to_bytes()?;
     serde_json::from_slice(&text)
 }
 
+impl ReplicatedRow {
+    /// Its size in bytes, without its key.
+    pub fn size(&self) -> usize {
+        self.row.get().len()
+    }
+}
+
 impl WriteTxn {
+    /// Checks that an answer can be applied, and stores which primary is followed.
+    ///
+    /// # Errors
+    /// [`NotFollowed`].
+    pub fn begin_to_follow(&mut self, answer: &Replication) -> Result<(), NotFollowed> {
+        self.read().may_follow(answer)?;
+        if self.read().followed().is_none() {
+            self.put_followed(&answer.mesh, 0);
+        }
+        Ok(())
+    }
+
+    /// Stores that all rows of an answer were applied.
+    pub fn set_followed(&mut self, answer: &Replication) {
+        self.put_followed(&answer.mesh, answer.index);
+    }
+
+    fn put_followed(&mut self, mesh: &str, index: u64) {
+        let since = Since {
+            mesh: mesh.to_owned(),
+            index,
+        };
+        let modify_index = self.index();
+        self.put(FollowedRow {
+            since,
+            modify_index,
+        });
+    }
+
+    /// Forgets that a primary was followed: this datacenter is independent now.
+    pub fn unset_followed(&mut self) {
+        self.remove::<FollowedRow>(&[]);
+    }
+
     /// Removes up to `limit` rows that the primary does not have. Namespaces and partitions are marked as deleted.
     /// Returns whether that were all.
     pub fn remove_unreplicated(
@@ -242,11 +389,10 @@ impl WriteTxn {
         let mut left = limit;
         // Rows that refer to others first.
         for table in TABLES.into_iter().rev() {
-            let Some(names) = answer.remaining.get(&(table as u8)) else {
+            if !answer.remaining.contains_key(&(table as u8)) {
                 continue;
-            };
-            let remaining = names.iter().map(|names| Key::of_parts(table as u8, names));
-            let remaining: HashSet<Key> = remaining.collect();
+            }
+            let remaining = answer.keys_of(table);
             let prefix = Key::table_of(table);
             for key in self.keys_below(&prefix, usize::MAX) {
                 if remaining.contains(&key) || !self.may_remove(&key) {
@@ -268,13 +414,10 @@ impl WriteTxn {
         let Some(row) = read.state.get(key) else {
             return false;
         };
-        let namespace = row.get::<Namespace>();
-        let partition = row.get::<Partition>();
-        let is_tenant = |is_default: bool, is_deleted: bool| !is_default && !is_deleted;
-        match (namespace, partition) {
-            (Some(row), _) => is_tenant(row.name.is_default(), row.deleted_at.is_some()),
-            (_, Some(row)) => is_tenant(row.name.is_default(), row.deleted_at.is_some()),
-            (None, None) => read.is_replicated(key, row),
+        let tables = [Table::Namespaces, Table::Partitions];
+        match tables.iter().any(|table| *table as u8 == key.table()) {
+            true => tenant(row).is_some(),
+            false => read.is_replicated(key, row),
         }
     }
 

@@ -22,6 +22,7 @@ use crate::gateways::{
     GatewayEndpointsRow, GatewayListenerRow, GatewayRow, GatewaySecretRow, port_name,
 };
 use crate::key::{Key, Table};
+use crate::replication::FollowedRow;
 use crate::row::Row;
 use crate::sessions::sortable;
 use crate::stored_tables::StoredTable;
@@ -235,6 +236,7 @@ rows! {
     GatewayStatuses: GatewayStatusRow = |row| [&row.gateway];
     Namespaces: Namespace = |row| [row.name.as_str()];
     Partitions: Partition = |row| [row.name.as_str()];
+    Followed: FollowedRow = |_| [];
 }
 
 fn indexes_of_node(node: &Node, tenancy: &Tenancy) -> Vec<Key> {

@@ -107,7 +107,10 @@ struct Shared {
     identity: Identity,
     /// For probes.
     connections: OpenConnections,
+    /// For requests of this server.
     links: Links,
+    /// For requests of clients, who may read answers slowly: they must not hold up those of this server.
+    forwards: Links,
     spawner: Spawner,
 }
 
@@ -171,6 +174,7 @@ impl Wan {
             identity,
             connections: OpenConnections::default(),
             links: Links::new(spawner.clone()),
+            forwards: Links::new(spawner.clone()),
             spawner,
         })))
     }
@@ -264,11 +268,32 @@ impl Wan {
         datacenter: &str,
         request: Request<Body>,
     ) -> Result<Response<Incoming>, RequestError> {
+        self.send(&self.0.links, datacenter, request).await
+    }
+
+    /// The same for a request of a client, which gets the answer as it comes.
+    ///
+    /// # Errors
+    /// [`RequestError`].
+    pub async fn forward(
+        &self,
+        datacenter: &str,
+        request: Request<Body>,
+    ) -> Result<Response<Incoming>, RequestError> {
+        self.send(&self.0.forwards, datacenter, request).await
+    }
+
+    async fn send(
+        &self,
+        links: &Links,
+        datacenter: &str,
+        request: Request<Body>,
+    ) -> Result<Response<Incoming>, RequestError> {
         let servers = self.membership().servers(datacenter);
         let mut reasons = Vec::new();
         let mut request = request;
         for server in &servers {
-            match self.0.links.send(self.identity(), server, request).await {
+            match links.send(self.identity(), server, request).await {
                 Ok(response) => return Ok(response),
                 Err(Failure::Sent(error)) => {
                     return Err(RequestError::Unanswered {

@@ -1,4 +1,4 @@
-//! Requests to servers of other datacenters: one HTTP/2 connection to each server that is used.
+//! Requests to servers of other datacenters: one HTTP/2 connection for each purpose to each server that is used.
 
 use std::collections::HashMap;
 use std::convert::Infallible;

@@ -77,7 +77,9 @@ impl Wan {
     fn forget(&self) {
         let known = self.membership().names();
         self.0.connections.retain(|name| known.contains(name));
-        self.0.links.retain(|name| known.contains(name));
+        for links in [&self.0.links, &self.0.forwards] {
+            links.retain(|name| known.contains(name));
+        }
     }
 
     async fn probe(&self, probe: Probe) {

@@ -17,7 +17,7 @@ const GZIP: [u8; 2] = [0x1f, 0x8b];
 const LONGEST: u64 = 64 << 20;
 
 /// Consul's names of record types, by table number. It has none for gateways of clusters.
-const NAMES: [(u8, &str); 33] = [
+const NAMES: [(u8, &str); 34] = [
     (1, "Register"),
     (2, "Register"),
     (3, "Register"),
@@ -51,6 +51,7 @@ const NAMES: [(u8, &str); 33] = [
     (33, "Gateway"),
     (34, "Gateway"),
     (35, "Gateway"),
+    (36, "Replication"),
 ];
 
 /// The content of a snapshot.

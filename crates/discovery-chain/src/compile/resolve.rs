@@ -177,7 +177,8 @@ impl Compiler<'_> {
         if !change.peer.is_empty() {
             changed.datacenter.clear();
         } else if !change.datacenter.is_empty() {
-            changed.datacenter = change.datacenter.to_owned();
+            // As in identities: their names are in lower case.
+            changed.datacenter = change.datacenter.to_ascii_lowercase();
         } else if changed.datacenter.is_empty() {
             changed.datacenter = self.request.datacenter.to_owned();
         }

@@ -304,8 +304,16 @@ impl Responder {
             connect: query.service.connect,
             near: &query.service.near,
         };
-        let wan = self.wan.as_ref();
-        let executed = prepared::select_everywhere(&self.store, &caller, sought, token, wan).await;
+        let servers = self.wan.as_ref();
+        let executed = prepared::select_everywhere(
+            &self.store,
+            &caller,
+            sought,
+            token,
+            servers,
+            wan::DNS_QUERY_TIMEOUT,
+        )
+        .await;
         Some(executed.selected)
     }
 

@@ -1,8 +1,11 @@
 //! A write of one config entry, with the rules that span entries. A function of a state, used by writes and by
 //! dry runs.
 
+use std::sync::Arc;
+
 use legate_model::{ConfigEntry, ConfigKind, Invalid, ServiceName, Tenancy};
-use legate_store::{Rejected, WriteTxn};
+use legate_store::{ReadTxn, Rejected, WriteTxn};
+use sha2::{Digest, Sha256};
 
 use super::graph::{self, Relevant};
 use super::{gateways, jwt_providers, permissive, protocol};
@@ -59,6 +62,19 @@ impl Change {
                 ..
             } => (*kind, ServiceName::new(&kind.tenancy(tenancy), name)),
         }
+    }
+
+    /// The index that the stored entry must have.
+    pub(crate) fn cas(&self) -> Option<u64> {
+        match self {
+            Self::Put { cas, .. } | Self::Remove { cas, .. } => *cas,
+        }
+    }
+
+    /// The stored entry.
+    pub(crate) fn stored(&self, txn: &ReadTxn<'_>) -> Option<Arc<ConfigEntry>> {
+        let (kind, ServiceName { tenancy, name }) = self.target();
+        txn.in_tenancy(&tenancy, |txn| txn.config_entry(kind, &name))
     }
 
     /// Applies the change, unless it conflicts with other entries. As in Consul, an invalid entry is rejected
@@ -119,6 +135,16 @@ impl Change {
             Err(rejected) => Err(rejected.into()),
         }
     }
+}
+
+/// What an entry contains, whatever its indexes are, which differ between datacenters.
+pub(crate) fn digest(entry: &ConfigEntry) -> String {
+    let mut entry = entry.clone();
+    entry.set_indexes(0, 0);
+    // Every entry has a JSON form, in which it is stored.
+    let text = serde_json::to_vec(&entry).unwrap_or_default();
+    let digest = Sha256::digest(&text);
+    digest.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// Whether the entry is stored already. Then the write is a no-op, and its index is not compared.

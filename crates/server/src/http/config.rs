@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use axum::extract::{Path, State};
 use axum::response::Response;
-use http::StatusCode;
+use http::{Method, StatusCode};
 use legate_filter::Field;
 use legate_model::acl::Authorizer;
 use legate_model::{
@@ -13,16 +13,20 @@ use legate_model::{
 };
 use legate_proxycfg::gateways::api;
 use legate_store::{ReadTxn, Writer};
+use legate_wan::Wan;
+use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 
 use super::call::{Call, visible};
 use super::dry_run::DryRuns;
+use super::forward::{self, IF_SAME};
 use crate::api_error::ApiError;
-use crate::entries::change::{Change, acceptable_entry};
+use crate::entries::change::{Change, acceptable_entry, digest};
 
 /// `PUT /v1/config`
 pub(super) async fn put(
     State(writer): State<Writer>,
     State(dry_runs): State<DryRuns>,
+    State(wan): State<Option<Wan>>,
     mut call: Call,
 ) -> Result<Response, ApiError> {
     // Requests with an invalid token are rejected before the body is decoded.
@@ -55,7 +59,28 @@ pub(super) async fn put(
     if call.params.flag("dry-run")? {
         return dry_runs.show(&call, &authorizer, &change).await;
     }
+    if let Some(answer) = compare(&call, wan, &change, (Method::PUT, "/v1/config")).await {
+        return answer;
+    }
     write(&call, &writer, change).await
+}
+
+/// In a secondary datacenter, compares the index of a compare-and-set with the entry here, and has the primary change the
+/// entry if it is the same there. `None` for other writes.
+async fn compare(
+    call: &Call,
+    wan: Option<Wan>,
+    change: &Change,
+    request: (Method, &str),
+) -> Option<Result<Response, ApiError>> {
+    let primary = call.config.primary()?;
+    let cas = change.cas().filter(|index| *index != 0)?;
+    let stored = change.stored(&call.reader.state().read());
+    let digest = match stored.filter(|stored| stored.modify_index() == cas) {
+        Some(stored) => digest(&stored),
+        None => return Some(call.json(&false)),
+    };
+    Some(forward::compared(call, wan, primary, request, &digest).await)
 }
 
 /// The tenancy of an entry, from its fields, the query and the headers. Kinds that apply to a whole partition
@@ -103,7 +128,16 @@ pub(super) fn enter(call: &mut Call, tenancy: &Tenancy) {
 /// A failed compare-and-set returns `false`, not an error.
 async fn write(call: &Call, writer: &Writer, change: Change) -> Result<Response, ApiError> {
     let datacenter = call.config.datacenter.clone();
-    let written = call.write(writer, move |txn| change.apply(txn, &datacenter));
+    let same = call.params.get(IF_SAME).map(str::to_owned);
+    let written = call.write(writer, move |txn| {
+        if let Some(same) = &same {
+            let stored = change.stored(&txn.read());
+            if stored.is_none_or(|stored| digest(&stored) != *same) {
+                return Ok(false);
+            }
+        }
+        change.apply(txn, &datacenter)
+    });
     call.json(&written.await?)
 }
 
@@ -198,6 +232,7 @@ pub(super) async fn delete(
     Path((kind, name)): Path<(String, String)>,
     State(writer): State<Writer>,
     State(dry_runs): State<DryRuns>,
+    State(wan): State<Option<Wan>>,
     mut call: Call,
 ) -> Result<Response, ApiError> {
     let authorizer = call.authorizer()?;
@@ -218,8 +253,14 @@ pub(super) async fn delete(
     if dry_run {
         return dry_runs.show(&call, &authorizer, &change).await;
     }
+    let (kind, target) = change.target();
+    let name = utf8_percent_encode(&target.name, NON_ALPHANUMERIC);
+    let path = format!("/v1/config/{kind}/{name}");
+    if let Some(answer) = compare(&call, wan, &change, (Method::DELETE, &path)).await {
+        return answer;
+    }
     let answer = write(&call, &writer, change).await?;
-    if cas.is_some() {
+    if cas.is_some() || call.params.has(IF_SAME) {
         return Ok(answer);
     }
     call.json(&serde_json::Map::new())

@@ -6,13 +6,15 @@ use std::time::Duration;
 use axum::body::Body;
 use axum::extract::State;
 use axum::response::Response;
+use http::StatusCode;
 use http::header::{CONTENT_TYPE, HeaderValue};
 use legate_ca::CaManager;
 use legate_model::{ServiceKind, Tenancy};
 use legate_proxycfg::gateways::connect_to;
+use legate_store::Since;
 use serde::Deserialize;
 use serde_json::json;
-use tokio::time::{Instant, timeout_at};
+use tokio::time::{Instant, sleep, timeout_at};
 
 use super::call::Call;
 use crate::api_error::ApiError;
@@ -20,7 +22,7 @@ use crate::config::ServerConfig;
 use crate::dns::{Client, Responder, Transport};
 use crate::mirror::RemoteRange;
 use crate::prepared::{self, Caller, Sought};
-use crate::replication::{Question, WAIT};
+use crate::replication::{PACE, Question, WAIT};
 use crate::wan::RemoteQuery;
 
 /// `POST /v1/internal/legate/servers/dns`: answers the DNS question of a client in another datacenter.
@@ -50,12 +52,17 @@ pub(super) async fn dns(
 /// `POST /v1/internal/legate/servers/replication`: what a secondary datacenter does not have yet of this one. Waits for
 /// changes.
 pub(super) async fn replication(call: Call) -> Result<Response, ApiError> {
-    let Question { since, acls } = call.decode()?;
+    let Question { since, all, acls } = call.decode()?;
     if let Some(primary) = call.config.primary() {
         let here = &call.config.datacenter;
         return Err(ApiError::bad_request(format!(
             "{here:?} is not the primary datacenter: it follows {primary:?}; correct primary_datacenter"
         )));
+    }
+    if acls && !call.config.acl.enabled {
+        return Err(ApiError::bad_request(
+            "The primary datacenter has no ACLs: enable them there first (acl.enabled), or not in the secondaries",
+        ));
     }
     let authorizer = call.authorizer()?.within(&Tenancy::default());
     // With the secrets of tokens.
@@ -67,10 +74,23 @@ pub(super) async fn replication(call: Call) -> Result<Response, ApiError> {
         let (answer, mut watch) = {
             let state = call.reader.state();
             let txn = state.read();
-            let answer = txn.replication(&since, acls).map_err(unreadable)?;
+            // A server that is cut off from the others would make the secondary forget what they have.
+            let wanted = match all {
+                true => Since::default(),
+                false => since.clone(),
+            };
+            let answer = txn.replication(&wanted, acls).map_err(unreadable)?;
+            if answer.mesh.is_empty() {
+                let text = "The primary datacenter has no certificate authority yet";
+                return Err(ApiError::new(StatusCode::SERVICE_UNAVAILABLE, text));
+            }
+            if answer.mesh == since.mesh && answer.index < since.index {
+                let text = format!("This server is behind: it has index {}", answer.index);
+                return Err(ApiError::new(StatusCode::SERVICE_UNAVAILABLE, text));
+            }
             (answer, call.reader.watch(&txn.into_reads()))
         };
-        let is_first = answer.mesh != since.mesh || since.index == 0;
+        let is_first = all || answer.mesh != since.mesh || since.index == 0;
         if is_first || !answer.is_empty() {
             return call.json(&answer);
         }
@@ -79,6 +99,8 @@ pub(super) async fn replication(call: Call) -> Result<Response, ApiError> {
             return call.json(&answer);
         };
         going_on?;
+        // Many changes of rows that are not replicated are looked at together.
+        sleep(PACE).await;
     }
 }
 

@@ -25,6 +25,8 @@ const HERE: [&str; 4] = [
     "/v1/coordinate/datacenters",
     "/v1/internal/legate/",
 ];
+/// The parameter with the digest that a config entry must have to be changed.
+pub(super) const IF_SAME: &str = "if-same";
 /// Headers of one connection, which are not passed on.
 const OF_CONNECTION: [HeaderName; 6] = [
     CONNECTION,
@@ -58,8 +60,32 @@ pub(super) async fn write(
     let path = format!("{path}?partition={partition}&ns={namespace}");
     let body = Bytes::copy_from_slice(call.body());
     let request = wan::request(Method::PUT, &datacenter, &path, &call.token, body);
-    let answered = wan.request(&datacenter, request.map_err(invalid)?).await;
+    let answered = wan.forward(&datacenter, request.map_err(invalid)?).await;
     match answered {
+        Ok(response) => Ok(response.map(Body::new)),
+        Err(error) => Err(ApiError::internal(error.to_string())),
+    }
+}
+
+/// Passes a write of a config entry on to the primary, provided that the entry there is the one of this digest.
+pub(super) async fn compared(
+    call: &Call,
+    wan: Option<Wan>,
+    primary: &str,
+    (method, path): (Method, &str),
+    digest: &str,
+) -> Result<Response, ApiError> {
+    let wan = wan.ok_or_else(|| no_path(&call.config.datacenter, primary))?;
+    let primary = primary.to_ascii_lowercase();
+    let (partition, namespace) = (&call.tenancy.partition, &call.tenancy.namespace);
+    let path = format!("{path}?partition={partition}&ns={namespace}&{IF_SAME}={digest}");
+    let body = Bytes::copy_from_slice(call.body());
+    let request = wan::request(method, &primary, &path, &call.token, body);
+    let invalid = |_| ApiError::bad_request(format!("Invalid name in {path:?}"));
+    let mut request = request.map_err(invalid)?;
+    let mark = HeaderValue::from_static("1");
+    request.headers_mut().insert(FOR_PRIMARY, mark);
+    match wan.forward(&primary, request).await {
         Ok(response) => Ok(response.map(Body::new)),
         Err(error) => Err(ApiError::internal(error.to_string())),
     }
@@ -82,6 +108,25 @@ pub(super) enum Passed {
     Not(Request<Body>),
     /// It was passed on, or refused.
     Answered(Response),
+}
+
+/// Removes the datacenter from the URL of a request: another one has to answer it.
+fn remove_datacenter(request: &mut Request<Body>) -> Result<(), ApiError> {
+    let uri = request.uri();
+    let Some(query) = uri
+        .query()
+        .filter(|query| query.contains("dc=") || query.contains("datacenter="))
+    else {
+        return Ok(());
+    };
+    let parameters = query
+        .split('&')
+        .filter(|one| !one.starts_with("dc=") && !one.starts_with("datacenter="));
+    let query = parameters.collect::<Vec<_>>().join("&");
+    let path = format!("{}?{query}", uri.path());
+    let invalid = |_| ApiError::bad_request("Invalid query string");
+    *request.uri_mut() = path.parse().map_err(invalid)?;
+    Ok(())
 }
 
 /// Passes requests on.
@@ -126,6 +171,9 @@ impl Forward {
             Ok((false, request)) => return Passed::Not(request),
             Err(error) => return Passed::Answered(error.into_response()),
         };
+        if let Err(error) = remove_datacenter(&mut request) {
+            return Passed::Answered(error.into_response());
+        }
         let mark = HeaderValue::from_static("1");
         if request.headers_mut().insert(FOR_PRIMARY, mark).is_some() {
             let refused = ApiError::internal(format!(
@@ -147,7 +195,7 @@ impl Forward {
         let (wan, request) = (self.wan.clone(), self.prepare(&datacenter, request));
         async move {
             let answered = match request {
-                Ok(request) => wan.request(&datacenter, request).await,
+                Ok(request) => wan.forward(&datacenter, request).await,
                 Err(refused) => return refused.into_response(),
             };
             match answered {

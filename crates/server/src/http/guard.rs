@@ -21,9 +21,10 @@ use crate::rates::{Rates, TOO_MANY};
 use crate::telemetry::{Traced, Traces};
 
 /// Path prefixes exempt from rate limits, as in Consul: requests about the agent itself, its health, and
-/// operator interventions.
-const NOT_COUNTED: [&str; 4] = [
+/// operator interventions. Also what the proxies of other datacenters need, which is one request a change.
+const NOT_COUNTED: [&str; 5] = [
     "/v1/agent/",
+    "/v1/internal/legate/servers/range",
     "/v1/operator/autopilot/",
     "/v1/operator/raft/",
     "/v1/status/",

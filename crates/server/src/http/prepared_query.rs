@@ -21,6 +21,7 @@ use uuid::Uuid;
 use super::call::{Call, visible};
 use crate::api_error::ApiError;
 use crate::prepared::{self, Selected};
+use crate::wan::QUERY_TIMEOUT;
 
 const EXECUTE: &str = "/execute";
 const EXPLAIN: &str = "/explain";
@@ -221,7 +222,8 @@ async fn execute(
         connect: wanted.connect || connect,
         near: of_caller.unwrap_or(&wanted.near),
     };
-    let executed = prepared::select_everywhere(&call.reader, &caller, sought, token, wan).await;
+    let executed =
+        prepared::select_everywhere(&call.reader, &caller, sought, token, wan, QUERY_TIMEOUT).await;
     let Selected {
         mut nodes,
         filtered,

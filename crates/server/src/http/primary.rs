@@ -9,7 +9,9 @@ use http::header::HeaderName;
 use http::{Method, Request};
 use legate_model::Tenancy;
 use legate_model::acl::AuthMethod;
+use legate_model::json::{UnknownFields, from_slice};
 use legate_store::{ReadTxn, Reader};
+use percent_encoding::percent_decode_str;
 use serde::Deserialize;
 
 use super::call::{BODY_LIMIT, BODY_TIME, read_body, token_in};
@@ -46,6 +48,7 @@ struct Named {
     /// Of a token.
     local: bool,
     /// Of an auth method.
+    name: String,
     token_locality: String,
     /// Of a binding rule or a login.
     auth_method: String,
@@ -79,8 +82,12 @@ impl Primary {
     ) -> Result<(bool, Request<Body>), ApiError> {
         let path = request.uri().path();
         // What a change would do is computed with the proxies of this datacenter.
-        let params = Params::parse(request.uri()).unwrap_or_default();
-        if params.has("dry-run") {
+        let params = Params::parse(request.uri())?;
+        if is_below(path, "/v1/config") && params.flag("dry-run")? {
+            return Ok((false, request));
+        }
+        // Indexes differ from those of the primary, so the entry is compared here.
+        if is_below(path, "/v1/config") && params.cas()?.is_some_and(|index| index != 0) {
             return Ok((false, request));
         }
         if SHARED.iter().any(|shared| is_below(path, shared)) {
@@ -92,7 +99,8 @@ impl Primary {
             let state = self.reader.state();
             let in_url = params.get("token").filter(|token| !token.is_empty());
             let token = in_url.map_or_else(|| token_in(&head.headers), str::to_owned);
-            is_global(&state.read(), head.uri.path(), &body, &token)
+            let path = percent_decode_str(head.uri.path()).decode_utf8_lossy();
+            is_global(&state.read(), &path, &body, &token)
         };
         Ok((decides, Request::from_parts(head, Body::from(body))))
     }
@@ -108,8 +116,11 @@ fn is_below(path: &str, shared: &str) -> bool {
 fn is_global(txn: &ReadTxn<'_>, path: &str, body: &Bytes, token: &str) -> bool {
     let mut parts = path.trim_start_matches("/v1/acl/").split('/');
     let (kind, id) = (parts.next().unwrap_or_default(), parts.next());
-    // What cannot be read is refused where it is decoded.
-    let named: Named = serde_json::from_slice(body).unwrap_or_default();
+    // By the rules of the endpoints. What cannot be read is refused by the primary.
+    let body: &[u8] = if body.is_empty() { b"{}" } else { body };
+    let Ok(named) = from_slice::<Named>(body, UnknownFields::Ignore) else {
+        return true;
+    };
     let has_global_method = |name: &str| {
         let method = anywhere(txn, |txn| txn.auth_method(name));
         method.is_some_and(|method: Arc<AuthMethod>| !method.token_locality.is_local())
@@ -121,7 +132,8 @@ fn is_global(txn: &ReadTxn<'_>, path: &str, body: &Bytes, token: &str) -> bool {
             token.is_none_or(|token| !token.local)
         }
         ("auth-method", name) => {
-            named.token_locality == "global" || name.is_some_and(has_global_method)
+            let is_known = |name: &str| !name.is_empty() && has_global_method(name);
+            named.token_locality == "global" || is_known(&named.name) || name.is_some_and(is_known)
         }
         ("binding-rule", None) | ("login", _) => has_global_method(&named.auth_method),
         ("binding-rule", Some(id)) => {
@@ -130,7 +142,8 @@ fn is_global(txn: &ReadTxn<'_>, path: &str, body: &Bytes, token: &str) -> bool {
         }
         ("logout", _) => {
             let token = txn.token_by_secret(token);
-            token.is_some_and(|token| !token.local)
+            // One that is not known here may not be replicated yet.
+            token.is_none_or(|token| !token.local)
         }
         _ => false,
     }
@@ -194,6 +207,10 @@ mod tests {
         for (method, path, body, expected) in [
             ("PUT", "/v1/config", "{}", true),
             ("PUT", "/v1/config?dry-run", "{}", false),
+            ("PUT", "/v1/config?dry-run=false", "{}", true),
+            ("PUT", "/v1/config?cas=0", "{}", true),
+            ("PUT", "/v1/config?cas=7", "{}", false),
+            ("PUT", "/v1/acl/policy?dry-run", "{}", true),
             ("GET", "/v1/config/service-defaults", "", false),
             ("DELETE", "/v1/config/service-defaults/web", "", true),
             (
@@ -210,6 +227,8 @@ mod tests {
             ("PUT", "/v1/kv/v1/config", "{}", false),
             ("PUT", "/v1/acl/token", "{}", true),
             ("PUT", "/v1/acl/token", r#"{"Local": true}"#, false),
+            ("PUT", "/v1/acl/token", r#"{"local": true}"#, false),
+            ("PUT", "/v1/acl/token", r#"{"Local": null}"#, true),
             ("PUT", "/v1/acl/token/here", "{}", false),
             ("PUT", "/v1/acl/token/here/clone", "{}", false),
             ("DELETE", "/v1/acl/token/all", "", true),
@@ -221,6 +240,8 @@ mod tests {
                 r#"{"TokenLocality": "global"}"#,
                 true,
             ),
+            ("PUT", "/v1/acl/auth-method", r#"{"Name": "all"}"#, true),
+            ("DELETE", "/v1/acl/auth-method/%61ll", "", true),
             ("DELETE", "/v1/acl/auth-method/here", "", false),
             ("DELETE", "/v1/acl/auth-method/all", "", true),
             (
@@ -237,7 +258,9 @@ mod tests {
             ),
             ("DELETE", "/v1/acl/binding-rule/all", "", true),
             ("POST", "/v1/acl/login", r#"{"AuthMethod": "all"}"#, true),
+            ("POST", "/v1/acl/login", r#"{"auth_method": "all"}"#, true),
             ("POST", "/v1/acl/login", r#"{"AuthMethod": "here"}"#, false),
+            ("POST", "/v1/acl/logout?token=unknown", "", true),
             ("POST", "/v1/acl/logout?token=all", "", true),
             ("POST", "/v1/acl/logout?token=here", "", false),
         ] {

@@ -79,6 +79,7 @@ async fn rows_of_all_datacenters_are_written_in_the_primary_and_replicated() {
     assert_eq!(client.get(path).await.json()["Protocol"], json!("http"));
     let replicated = until(&other, path, exists).await.json();
     assert_eq!(replicated["Protocol"], json!("http"));
+    compare_and_set(&client, &other, path).await;
     let intention = json!({"SourceName": "a", "DestinationName": "web", "Action": "deny"});
     let path = "/v1/connect/intentions/exact?source=a&destination=web";
     other.write(path, &intention).await;
@@ -154,6 +155,36 @@ async fn goes_on_alone(other: &Client, web: &Value) {
     assert!(refused.text().contains("dc1"), "{}", refused.text());
 }
 
+/// Changes an entry by the index that it has in the secondary, and removes it so.
+async fn compare_and_set(client: &Client, other: &Client, path: &str) {
+    let entry = json!({"Kind": "service-defaults", "Name": "cas", "Protocol": "http"});
+    // The datacenter may be named.
+    assert_eq!(
+        other.write("/v1/config?dc=dc2&cas=0", &entry).await,
+        json!(true)
+    );
+    let path = path.replace("web", "cas");
+    let index = |reply: &Reply| reply.json()["ModifyIndex"].as_u64().unwrap();
+    let here = index(&until(other, &path, exists).await);
+    let changed = json!({"Kind": "service-defaults", "Name": "cas", "Protocol": "grpc"});
+    let put = |index: u64| format!("/v1/config?cas={index}");
+    assert_eq!(other.write(&put(here + 1000), &changed).await, json!(false));
+    assert_eq!(other.write(&put(here), &changed).await, json!(true));
+    assert_eq!(client.get(&path).await.json()["Protocol"], json!("grpc"));
+    let arrived = |reply: &Reply| reply.json()["Protocol"] == json!("grpc");
+    let here = index(&until(other, &path, arrived).await);
+    // Changed there, and not known here yet or known already: it is not removed by an older index.
+    let again = json!({"Kind": "service-defaults", "Name": "cas", "Protocol": "http2"});
+    client.write("/v1/config", &again).await;
+    let removed = other.delete(&format!("{path}?cas={here}")).await;
+    assert_eq!(removed.json(), json!(false));
+    let arrived = |reply: &Reply| reply.json()["Protocol"] == json!("http2");
+    let here = index(&until(other, &path, arrived).await);
+    let removed = other.delete(&format!("{path}?cas={here}")).await;
+    assert_eq!(removed.json(), json!(true));
+    assert_eq!(client.get(&path).await.status, StatusCode::NOT_FOUND);
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_token_for_replication_needs_rights() {
     let ca = TestCa::new();
@@ -205,6 +236,22 @@ async fn a_secondary_is_no_primary() {
             .contains("is not the primary datacenter")
     };
     until(&other, "/v1/internal/legate/status", refused).await;
+    one.stop(PATIENCE).await.unwrap();
+    two.stop(PATIENCE).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_primary_without_acls_does_not_remove_those_of_a_secondary() {
+    let ca = TestCa::new();
+    let (one, client) = start(of_datacenter(&ca, "dc1")).await;
+    let (two, other) = start(secondary(&ca, ROOT)).await;
+    join(&client, &two).await;
+    let refused = |reply: &Reply| {
+        let status = reply.json();
+        let message = status["LastErrorMessage"].as_str().unwrap();
+        message.contains("has no ACLs")
+    };
+    until(&other, "/v1/acl/replication", refused).await;
     one.stop(PATIENCE).await.unwrap();
     two.stop(PATIENCE).await.unwrap();
 }

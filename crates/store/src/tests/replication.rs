@@ -241,12 +241,21 @@ impl Pair {
         // As it is sent.
         let answer: Replication =
             serde_json::from_str(&serde_json::to_string(&answer).unwrap()).unwrap();
-        let done = apply_rows(&self.secondary, &answer, upto);
-        if upto.is_none() && done {
+        let begun = answer.clone();
+        let begun = self
+            .secondary
+            .write(move |txn| Ok::<_, Unavailable>(txn.begin_to_follow(&begun)));
+        assert_eq!(done(begun).unwrap().1, Ok(()));
+        let complete = apply_rows(&self.secondary, &answer, upto);
+        if upto.is_none() && complete {
             self.position.advance(&answer);
+            if !answer.is_empty() {
+                let answer = answer.clone();
+                write(&self.secondary, move |txn| txn.set_followed(&answer));
+            }
         }
         self.last = Some(answer);
-        done
+        complete
     }
 
     fn handle(&mut self, event: &Event) {
@@ -375,4 +384,28 @@ proptest! {
         let state = pair.primary.state();
         prop_assert!(state.read().replication(&since, true).unwrap().is_empty());
     }
+}
+
+#[test]
+fn rows_are_not_taken_from_a_server_that_is_behind_or_of_another_mesh() {
+    let mut pair = Pair::new();
+    pair.change(&Change::Namespace {
+        name: "n1",
+        exists: true,
+    });
+    assert!(pair.round(None));
+    let refused = |mesh: &str, index: u64| {
+        let mut answer = Replication::default();
+        (answer.mesh, answer.index) = (mesh.to_owned(), index);
+        let begun = pair
+            .secondary
+            .write(move |txn| Ok::<_, Unavailable>(txn.begin_to_follow(&answer)));
+        done(begun).unwrap().1.unwrap_err().to_string()
+    };
+    assert!(refused("", 1).contains("is behind"));
+    assert!(refused("other", 100).contains("start this datacenter once without"));
+    // A datacenter that becomes a secondary does not lose what the primary does not know.
+    write(&pair.secondary, |txn| txn.unset_followed());
+    assert!(refused("other", 100).contains("namespace n1"));
+    assert!(pair.round(None), "the primary has it");
 }

@@ -96,7 +96,7 @@ fn instances_of_another_datacenter_are_called_at_their_wan_addresses() {
     let snapshot = snapshot(&store).unwrap();
     let chain = sidecar(&snapshot).upstreams[0].resolved.chain.clone();
     let sni = &chain.unwrap().targets.values().next().unwrap().sni.clone();
-    assert!(sni.starts_with("api.default.DC2.internal."), "{sni}");
+    assert!(sni.starts_with("api.default.dc2.internal."), "{sni}");
 }
 
 #[test]
