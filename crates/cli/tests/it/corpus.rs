@@ -16,6 +16,11 @@ use crate::agent::LIMIT;
 const ACCEPTED: &[(&str, &str)] = &[
     ("", ""),
     (r#"service { name = "web" port = 80 }"#, ""),
+    (
+        r#"service { name = "web" port = 80 connect { sidecar_service { proxy { upstreams = [
+             { destination_name = "db" datacenter = "dc2" local_bind_port = 1 }] } } } }"#,
+        "",
+    ),
     // Everything of a registration that the API takes, also what has no effect.
     (
         r#"service { name = "web" port = 80 token = "a-secret"
@@ -143,7 +148,8 @@ const REFUSED: &[(&str, &str)] = &[
     ),
     (
         r#"service { name = "web" port = 80 connect { sidecar_service { proxy { upstreams = [
-             { destination_name = "db" datacenter = "dc2" local_bind_port = 1 }] } } } }"#,
+             { destination_name = "db" destination_type = "prepared_query" datacenter = "dc2"
+               local_bind_port = 1 }] } } } }"#,
         "dc2",
     ),
     (

@@ -407,5 +407,6 @@ fn rows_are_not_taken_from_a_server_that_is_behind_or_of_another_mesh() {
     // A datacenter that becomes a secondary does not lose what the primary does not know.
     write(&pair.secondary, |txn| txn.unset_followed());
     assert!(refused("other", 100).contains("namespace n1"));
+    pair.handle(&Event::Restart);
     assert!(pair.round(None), "the primary has it");
 }
