@@ -23,14 +23,26 @@ const ANSWER: Duration = Duration::from_secs(30);
 /// The least time between two questions.
 const PAUSE: Duration = Duration::from_secs(1);
 
+/// The roots of the primary datacenter, as one of its servers has them.
+#[derive(Debug, Clone)]
+pub struct PrimaryRoots {
+    /// The roots.
+    pub roots: CaRoots,
+    /// Their index, to wait for others. Servers with the same roots may have different ones.
+    pub index: u64,
+    /// The index of the server's state when it was asked: a server whose index is lower than that of another one is
+    /// behind.
+    pub state: u64,
+}
+
 /// The servers of the primary datacenter.
 pub trait Primary: Send + Sync {
-    /// The roots, and their index. Waits up to `wait` for an index other than `index`; with index 0 it does not wait.
+    /// The roots. Waits up to `wait` for an index other than `index`; with index 0 it does not wait.
     fn roots(
         &self,
         index: u64,
         wait: Duration,
-    ) -> impl Future<Output = Result<(CaRoots, u64), BoxError>> + Send;
+    ) -> impl Future<Output = Result<PrimaryRoots, BoxError>> + Send;
 
     /// Signs a request for an intermediate that is valid for `ttl`, see [`CaManager::sign_intermediate`].
     fn sign(
@@ -94,7 +106,11 @@ impl CaManager {
     ) -> Result<u64, CaError> {
         let mut changed = self.ca.watch();
         let asked = timeout(WAIT + ANSWER, primary.roots(index, WAIT));
-        let (roots, next) = tokio::select! {
+        let PrimaryRoots {
+            roots,
+            index: next,
+            state,
+        } = tokio::select! {
             answer = asked => self.answered(answer)?,
             () = changed.changed() => return Ok(0),
         };
@@ -110,7 +126,7 @@ impl CaManager {
             )));
         }
         newest
-            .accept(cluster_id, next)
+            .accept(cluster_id, state)
             .map_err(|reason| self.unusable(reason))?;
         self.adopt(&roots).await?;
         self.request(primary, &roots).await?;
@@ -205,23 +221,23 @@ impl CaManager {
     }
 }
 
-/// The newest index of roots that was answered, and of which cluster.
+/// The newest state of the primary that was seen.
 #[derive(Default)]
 struct Newest {
     cluster_id: String,
-    index: u64,
+    state: u64,
 }
 
 impl Newest {
-    /// Refuses what a server answers that is behind the others of its cluster.
-    fn accept(&mut self, cluster_id: String, index: u64) -> Result<(), String> {
-        if cluster_id == self.cluster_id && index < self.index {
-            let newest = self.index;
+    /// Refuses what a server answers that is behind the others of its cluster, such as one that is cut off from them.
+    fn accept(&mut self, cluster_id: String, state: u64) -> Result<(), String> {
+        if cluster_id == self.cluster_id && state < self.state {
+            let newest = self.state;
             return Err(format!(
-                "one of its servers is behind: its roots have index {index}, and {newest} was answered already"
+                "one of its servers is behind: it has index {state}, and another one had {newest} already"
             ));
         }
-        *self = Self { cluster_id, index };
+        *self = Self { cluster_id, state };
         Ok(())
     }
 }

@@ -31,7 +31,7 @@ mod settings;
 pub use authority::{Ca, CheckedRequest};
 pub use config::{CaConfig, ProviderKeys};
 pub use error::{CaError, LeafEnded};
-pub use follow::Primary;
+pub use follow::{Primary, PrimaryRoots};
 pub use leaf::{Leaf, LeafHolder, LeafId};
 pub use leaves::{LeafStore, LeafWatch};
 pub use manager::CaManager;

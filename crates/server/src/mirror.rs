@@ -259,3 +259,30 @@ impl Asker {
 fn index_in(headers: &HeaderMap) -> Option<u64> {
     headers.get(INDEX)?.to_str().ok()?.parse().ok()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn who_waits_for_a_turn_gives_up_only_if_nobody_is_answered() {
+        let permits = Permits::default();
+        let mut all = Vec::new();
+        for _ in 0..AT_ONCE {
+            all.push(permits.permit().await.unwrap());
+        }
+        let began = Instant::now();
+        assert!(permits.permit().await.is_none());
+        assert_eq!(began.elapsed(), ATTEMPT);
+        // Others are answered every second, and one of them is the last before this one.
+        let others = async {
+            for _ in 0..60 {
+                sleep(Duration::from_secs(1)).await;
+                permits.answered();
+            }
+            all.pop();
+        };
+        let (permit, ()) = tokio::join!(permits.permit(), others);
+        assert!(permit.is_some());
+    }
+}

@@ -3,18 +3,16 @@
 
 use std::time::Duration;
 
-use bytes::Bytes;
-use http::{HeaderMap, Method, StatusCode};
-use http_body_util::{BodyExt, Limited};
-use legate_ca::Primary;
+use legate_ca::{Primary, PrimaryRoots};
 use legate_model::CaRoots;
 use legate_runtime::BoxError;
 use legate_wan::Wan;
-use serde::Deserialize;
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use crate::acl::Rights;
-use crate::wan::{self, FOR_SERVERS};
+use crate::wan;
 
 /// The longest answer in bytes: some hundred roots.
 const LARGEST_ANSWER: usize = 1024 * 1024;
@@ -24,6 +22,14 @@ pub(crate) struct PrimaryCa {
     wan: Wan,
     datacenter: String,
     rights: Rights,
+}
+
+/// The roots, as servers of other datacenters get them. See [`PrimaryRoots`].
+#[derive(Serialize, Deserialize)]
+pub(crate) struct RootsForServers {
+    pub(crate) roots: CaRoots,
+    pub(crate) index: u64,
+    pub(crate) state: u64,
 }
 
 /// The answer to a request for an intermediate.
@@ -42,41 +48,33 @@ impl PrimaryCa {
         }
     }
 
-    async fn ask(
-        &self,
-        method: Method,
-        path: &str,
-        body: Vec<u8>,
-    ) -> Result<(HeaderMap, Bytes), BoxError> {
+    async fn ask<T: DeserializeOwned>(&self, path: &str, question: Vec<u8>) -> Result<T, BoxError> {
         let token = self.rights.replication_token();
-        let request = wan::request(method, &self.datacenter, path, &token, body)?;
-        let answer = self.wan.request(&self.datacenter, request).await?;
-        let (head, body) = answer.into_parts();
-        let body = Limited::new(body, LARGEST_ANSWER).collect().await?;
-        let body = body.to_bytes();
-        match head.status {
-            StatusCode::OK => Ok((head.headers, body)),
-            status => Err(format!("{status}: {}", String::from_utf8_lossy(&body)).into()),
-        }
+        let (wan, datacenter) = (&self.wan, &self.datacenter);
+        let asked = wan::ask_up_to(wan, datacenter, path, &token, question, LARGEST_ANSWER);
+        Ok(serde_json::from_slice(&asked.await?)?)
     }
 }
 
 impl Primary for PrimaryCa {
-    async fn roots(&self, index: u64, wait: Duration) -> Result<(CaRoots, u64), BoxError> {
+    async fn roots(&self, index: u64, wait: Duration) -> Result<PrimaryRoots, BoxError> {
         let wait = wait.as_secs();
-        let path = format!("/v1/connect/ca/roots?index={index}&wait={wait}s");
-        let (headers, body) = self.ask(Method::GET, &path, Vec::new()).await?;
-        let index = headers.get("x-consul-index");
-        let index = index.and_then(|index| index.to_str().ok()?.parse().ok());
-        let roots = serde_json::from_slice(&body)?;
-        Ok((roots, index.ok_or("the answer has no index")?))
+        let path = format!("ca/roots?index={index}&wait={wait}s");
+        let RootsForServers {
+            roots,
+            index,
+            state,
+        } = self.ask(&path, Vec::new()).await?;
+        Ok(PrimaryRoots {
+            roots,
+            index,
+            state,
+        })
     }
 
     async fn sign(&self, csr_pem: &str, ttl: Duration) -> Result<String, BoxError> {
-        let body = serde_json::to_vec(&json!({ "csr": csr_pem, "ttl": ttl.as_secs() }))?;
-        let path = format!("{FOR_SERVERS}ca/intermediate");
-        let (_, body) = self.ask(Method::POST, &path, body).await?;
-        let Signed { certificate } = serde_json::from_slice(&body)?;
+        let question = serde_json::to_vec(&json!({ "csr": csr_pem, "ttl": ttl.as_secs() }))?;
+        let Signed { certificate } = self.ask("ca/intermediate", question).await?;
         Ok(certificate)
     }
 }

@@ -24,7 +24,7 @@ use crate::wan;
 const PROBLEM: &str = "replication from the primary datacenter";
 /// What fails while some of its rows cannot be applied.
 const ROWS: &str = "replication of some rows";
-/// How long the primary waits for a change.
+/// How long the primary waits for a change, at most.
 pub(crate) const WAIT: Duration = Duration::from_secs(60);
 /// The time for an answer beyond that wait.
 const GRACE: Duration = Duration::from_secs(30);
@@ -32,6 +32,8 @@ const GRACE: Duration = Duration::from_secs(30);
 pub(crate) const PACE: Duration = Duration::from_millis(200);
 /// After this time all rows are asked for, which mends whatever became different.
 const RENEWAL: Duration = Duration::from_secs(600);
+/// The time until everything is asked for after rows could not be applied.
+const REFUSED_RETRY: Duration = Duration::from_secs(10);
 /// The maximum number of rows in a transaction.
 const AT_ONCE: usize = 500;
 /// The largest sum of bytes of rows in a transaction, except of a single row. Those of etcd have at most 1.5 MiB.
@@ -45,8 +47,18 @@ pub(crate) struct Question {
     pub(crate) since: Since,
     /// Whether everything is wanted, whatever is there already.
     pub(crate) all: bool,
+    /// How long to wait for a change.
+    pub(crate) wait: Duration,
     /// Whether ACLs are enabled in the secondary.
     pub(crate) acls: bool,
+}
+
+/// What was applied at once.
+struct Round {
+    /// Whether it was everything, and not only what has changed.
+    is_whole: bool,
+    /// Whether all rows could be applied.
+    is_complete: bool,
 }
 
 /// How replication goes, as the API shows it.
@@ -180,23 +192,30 @@ impl Follower {
 
     async fn follow(self) -> Result<(), Infallible> {
         let mut position = Position::default();
-        let mut renewed: Option<Instant> = None;
+        let mut renewal = Instant::now();
         let mut backoff = Backoff::new(BackoffPolicy::SERVER);
         loop {
             self.status.runs(self.store.leadership().is_held());
             self.store.leadership().held().await;
             self.status.runs(true);
-            let all = renewed.is_none_or(|at| at.elapsed() > RENEWAL);
-            match self.round(&mut position, all).await {
-                Ok(changed) => {
-                    if all {
-                        renewed = Some(Instant::now());
+            match self.round(&mut position, renewal).await {
+                Ok(Round {
+                    is_whole,
+                    is_complete,
+                }) => {
+                    let now = Instant::now();
+                    if !is_complete {
+                        renewal = renewal.clamp(now, now + REFUSED_RETRY);
                     }
-                    backoff = Backoff::new(BackoffPolicy::SERVER);
+                    if is_whole {
+                        renewal = match is_complete {
+                            true => now + RENEWAL,
+                            false => now + REFUSED_RETRY,
+                        };
+                    }
+                    backoff.reset();
                     self.problems.solved(PROBLEM);
-                    if changed {
-                        sleep(PACE).await;
-                    }
+                    sleep(PACE).await;
                 }
                 Err(error) => {
                     self.status.failed(&error, self.clock.now());
@@ -211,12 +230,14 @@ impl Follower {
         }
     }
 
-    /// Gets and applies what has changed, or everything. Returns whether something has.
-    async fn round(&self, position: &mut Position, all: bool) -> Result<bool, BoxError> {
+    /// Gets and applies what has changed, or everything if the renewal is due.
+    async fn round(&self, position: &mut Position, renewal: Instant) -> Result<Round, BoxError> {
+        let left = renewal.saturating_duration_since(Instant::now());
         let since = position.ask(&self.store.state());
         let question = serde_json::to_vec(&Question {
             since,
-            all,
+            all: left.is_zero(),
+            wait: left.min(WAIT),
             acls: self.acls,
         })?;
         let token = self.rights.replication_token();
@@ -234,10 +255,16 @@ impl Follower {
         let refused = self.apply(&answer).await?;
         // Rows that cannot be applied are asked for again with everything.
         position.advance(&answer);
+        let round = Round {
+            is_whole: left.is_zero(),
+            is_complete: refused.is_empty(),
+        };
         let now = self.clock.now();
         self.status.succeeded(answer.index, now);
         match refused.first() {
-            None => self.problems.solved(ROWS),
+            None if round.is_whole => self.problems.solved(ROWS),
+            // Those that were refused before still are.
+            None => {}
             Some(first) => {
                 let more = match refused.len() {
                     1 => String::new(),
@@ -249,7 +276,7 @@ impl Follower {
                 self.status.failed(&error, now);
             }
         }
-        Ok(!answer.is_empty())
+        Ok(round)
     }
 
     /// Returns the rows that cannot be applied.
@@ -298,5 +325,25 @@ impl Follower {
             )),
         });
         Ok(written.await?.1)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn row(bytes: usize) -> ReplicatedRow {
+        let row = json!({ "table": 4, "names": [], "row": "x".repeat(bytes) });
+        serde_json::from_str(&row.to_string()).unwrap()
+    }
+
+    #[test]
+    fn transactions_are_limited_by_rows_and_by_bytes() {
+        assert_eq!(batch(&vec![row(1); 501]), 500);
+        assert_eq!(batch(&vec![row(1); 7]), 7);
+        assert_eq!(batch(&vec![row(200 * 1024); 7]), 2);
+        assert_eq!(batch(&[row(600 * 1024), row(1)]), 1, "at least one");
     }
 }

@@ -1,6 +1,6 @@
 //! A secondary CA with a real one as its primary, in paused time.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::SystemTime;
 
@@ -70,10 +70,12 @@ impl Datacenter {
 struct Link {
     primary: Datacenter,
     is_away: Arc<AtomicBool>,
+    /// By how much the state of the server that answers is behind.
+    lag: Arc<AtomicU64>,
 }
 
 impl Primary for Link {
-    async fn roots(&self, index: u64, wait: Duration) -> Result<(CaRoots, u64), BoxError> {
+    async fn roots(&self, index: u64, wait: Duration) -> Result<PrimaryRoots, BoxError> {
         let deadline = Instant::now() + wait;
         loop {
             if self.is_away.load(Ordering::Relaxed) {
@@ -83,7 +85,11 @@ impl Primary for Link {
             let at = self.primary.store.state().index();
             let roots = CaRoots::clone(&self.primary.roots());
             if at != index || timeout_at(deadline, watch.changed()).await.is_err() {
-                return Ok((roots, at));
+                return Ok(PrimaryRoots {
+                    roots,
+                    index: at,
+                    state: at.saturating_sub(self.lag.load(Ordering::Relaxed)),
+                });
             }
         }
     }
@@ -122,6 +128,7 @@ impl Fixture {
             link: Link {
                 primary,
                 is_away: Arc::default(),
+                lag: Arc::default(),
             },
             secondary,
             scope: Scope::new("test"),
@@ -262,6 +269,24 @@ async fn a_rotation_reaches_the_secondary() {
     fixture
         .until(|one| one.secondary.roots().roots.len() == 1)
         .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn roots_of_a_server_that_is_behind_are_not_taken() {
+    let fixture = Fixture::following().await;
+    let before = fixture.secondary.active();
+    fixture.link.lag.store(1_000, Ordering::Relaxed);
+    let keys = json!({"PrivateKeyBits": 384});
+    fixture.link.primary.change(keys).await.unwrap();
+    sleep(HOUR).await;
+    assert_eq!(fixture.secondary.active(), before);
+    let problem = fixture.problem.lock().unwrap().clone().unwrap();
+    assert!(
+        problem.contains("one of its servers is behind"),
+        "{problem}"
+    );
+    fixture.link.lag.store(0, Ordering::Relaxed);
+    fixture.until_same_root().await;
 }
 
 #[tokio::test(start_paused = true)]

@@ -8,8 +8,8 @@ use axum::extract::State;
 use axum::response::Response;
 use http::StatusCode;
 use http::header::{CONTENT_TYPE, HeaderValue};
-use legate_ca::CaManager;
-use legate_model::{ServiceKind, Tenancy};
+use legate_ca::{CaError, CaManager};
+use legate_model::{CaRoots, ServiceKind, Tenancy};
 use legate_proxycfg::gateways::connect_to;
 use legate_store::Since;
 use serde::Deserialize;
@@ -22,6 +22,7 @@ use crate::config::ServerConfig;
 use crate::dns::{Client, Responder, Transport};
 use crate::mirror::RemoteRange;
 use crate::prepared::{self, Caller, Sought};
+use crate::primary_ca::RootsForServers;
 use crate::replication::{PACE, Question, WAIT};
 use crate::wan::RemoteQuery;
 
@@ -52,7 +53,12 @@ pub(super) async fn dns(
 /// `POST /v1/internal/legate/servers/replication`: what a secondary datacenter does not have yet of this one. Waits for
 /// changes.
 pub(super) async fn replication(call: Call) -> Result<Response, ApiError> {
-    let Question { since, all, acls } = call.decode()?;
+    let Question {
+        since,
+        all,
+        wait,
+        acls,
+    } = call.decode()?;
     if let Some(primary) = call.config.primary() {
         let here = &call.config.datacenter;
         return Err(ApiError::bad_request(format!(
@@ -69,7 +75,7 @@ pub(super) async fn replication(call: Call) -> Result<Response, ApiError> {
     ApiError::require(!acls || authorizer.acl_write(), "acl:write", "")?;
     ApiError::require(authorizer.operator_read(), "operator:read", "")?;
     let unreadable = |error: serde_json::Error| ApiError::internal(error.to_string());
-    let deadline = Instant::now() + WAIT;
+    let deadline = Instant::now() + wait.min(WAIT);
     loop {
         let (answer, mut watch) = {
             let state = call.reader.state();
@@ -102,6 +108,20 @@ pub(super) async fn replication(call: Call) -> Result<Response, ApiError> {
         // Many changes of rows that are not replicated are looked at together.
         sleep(PACE).await;
     }
+}
+
+/// `POST /v1/internal/legate/servers/ca/roots`: the roots as a blocking query, with the index that the state had when they
+/// were asked for.
+pub(super) async fn roots(call: Call) -> Result<Response, ApiError> {
+    let state = call.reader.state().index();
+    let answer = call.read(|txn| txn.ca_roots()).await?;
+    let roots = answer.value.ok_or(CaError::Missing)?;
+    let (roots, index) = (CaRoots::clone(&roots), answer.index);
+    call.json(&RootsForServers {
+        roots,
+        index,
+        state,
+    })
 }
 
 /// A request for the intermediate by which a secondary datacenter signs leaves.

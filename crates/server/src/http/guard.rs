@@ -31,14 +31,16 @@ const NOT_COUNTED: [&str; 5] = [
 ];
 
 /// POST endpoints that only read.
-const ASKED_BY_POST: [&str; 7] = [
+const ASKED_BY_POST: [&str; 9] = [
     "/v1/acl/templated-policy/preview/",
     "/v1/agent/connect/authorize",
     "/v1/discovery-chain/",
     "/v1/internal/acl/authorize",
+    "/v1/internal/legate/servers/ca/roots",
     "/v1/internal/legate/servers/dns",
     "/v1/internal/legate/servers/query",
     "/v1/internal/legate/servers/range",
+    "/v1/internal/legate/servers/replication",
 ];
 
 const DEFAULT_POLICY: HeaderName = HeaderName::from_static("x-consul-default-acl-policy");

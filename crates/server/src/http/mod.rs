@@ -362,6 +362,10 @@ fn ca_routes() -> Router<ApiState> {
             "/v1/internal/legate/servers/ca/intermediate",
             post(for_servers::intermediate),
         )
+        .route(
+            "/v1/internal/legate/servers/ca/roots",
+            post(for_servers::roots),
+        )
         .route("/v1/agent/connect/ca/roots", get(ca::agent_roots))
         .route("/v1/agent/connect/ca/leaf/{service}", get(ca::leaf))
 }

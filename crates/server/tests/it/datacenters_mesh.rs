@@ -6,8 +6,9 @@ use std::time::Duration;
 use legate_api::type_url::ENDPOINT;
 use legate_server::ServerConfig;
 use legate_testkit::certs::TestCa;
+use legate_testkit::wait;
 use serde_json::{Value, json};
-use tokio::time::{sleep, timeout};
+use tokio::time::timeout;
 
 use crate::datacenters::{join, of_datacenter};
 use crate::grpc_xds::{Ads, first, named, names};
@@ -114,12 +115,14 @@ async fn a_sidecar_gets_the_instances_of_another_datacenter() {
 
     // The endpoints stay while the datacenter is away.
     two.stop(PATIENCE).await.unwrap();
-    let lost = async {
-        while status(&client, "dc2").await["RangeError"].is_null() {
-            sleep(Duration::from_millis(20)).await;
+    wait::until(async || {
+        let dc2 = status(&client, "dc2").await;
+        match dc2["RangeError"].is_null() {
+            true => Err(dc2.to_string()),
+            false => Ok(()),
         }
-    };
-    timeout(PATIENCE, lost).await.expect("it is noticed");
+    })
+    .await;
     register_web(&client, &["dc2"]).await;
     let mut again = Ads::open(&one, "").await.unwrap();
     again.send(first(ENDPOINT)).await;

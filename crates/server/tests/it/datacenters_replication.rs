@@ -1,9 +1,12 @@
 //! A secondary datacenter follows its primary: rows that all datacenters have are written there, and replicated.
 
+use std::time::{SystemTime, UNIX_EPOCH};
+
 use http::{Method, StatusCode};
 use legate_model::Secret;
 use legate_server::{AclConfig, DefaultPolicy, ServerConfig};
 use legate_testkit::certs::TestCa;
+use legate_testkit::jwt::TestSigner;
 use legate_testkit::wait;
 use serde_json::{Value, json};
 
@@ -50,6 +53,17 @@ async fn until(client: &Client, path: &str, expected: impl Fn(&Reply) -> bool) -
         }
     })
     .await
+}
+
+/// Waits until replication has failed for this reason.
+async fn fails_with(client: &Client, path: &str, reason: &str) {
+    let failed = |reply: &Reply| {
+        let status = reply.json();
+        let status = status.get("Replication").unwrap_or(&status);
+        let error = status["LastErrorMessage"].as_str().unwrap();
+        error.contains(reason)
+    };
+    until(client, path, failed).await;
 }
 
 fn exists(reply: &Reply) -> bool {
@@ -186,6 +200,54 @@ async fn compare_and_set(client: &Client, other: &Client, path: &str) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_row_that_cannot_be_applied_holds_up_no_other_and_is_tried_again() {
+    let ca = TestCa::new();
+    let (one, client) = start(primary(&ca)).await;
+    let (two, other) = start(secondary(&ca, ROOT)).await;
+    let (client, other) = (client.with_token(ROOT), other.with_token(ROOT));
+    join(&client, &two).await;
+    until(&other, "/v1/acl/token/self", exists).await;
+    let signer = TestSigner::generate();
+    let method = |locality: &str| {
+        json!({"Name": "m", "Type": "jwt", "TokenLocality": locality, "Config": {
+            "JWTValidationPubKeys": [signer.public_key_pem()], "JWTSupportedAlgs": ["ES256"],
+            "ClaimMappings": {"sub": "name"},
+        }})
+    };
+    other.write("/v1/acl/auth-method", &method("local")).await;
+    client.write("/v1/acl/auth-method", &method("global")).await;
+    let rule = json!({"AuthMethod": "m", "BindType": "service", "BindName": "${value.name}"});
+    client.write("/v1/acl/binding-rule", &rule).await;
+    fails_with(&other, "/v1/acl/replication", "is local to this datacenter").await;
+    client
+        .write("/v1/acl/policy", &json!({"Name": "later"}))
+        .await;
+    until(&other, "/v1/acl/policy/name/later", exists).await;
+    let status = other.get("/v1/internal/legate/status").await.json();
+    let problem = status["Problems"][0]["What"].clone();
+    assert_eq!(problem, json!("replication of some rows"), "{status}");
+
+    // The name is free: the method and its rule arrive, and a login here gives a token of all datacenters.
+    other.delete("/v1/acl/auth-method/m").await;
+    let arrived = |reply: &Reply| exists(reply) && reply.text().contains("\"m\"");
+    until(&other, "/v1/acl/binding-rules?authmethod=m", arrived).await;
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
+    let claims = json!({"sub": "web", "exp": now.as_secs() + 60});
+    let login = json!({"AuthMethod": "m", "BearerToken": signer.sign(&claims)});
+    let login = login.to_string();
+    let login = other.send(Method::POST, "/v1/acl/login", &login);
+    let token = login.await.json();
+    assert_eq!(token["Local"], json!(false));
+    let holder = token["SecretID"].as_str().unwrap();
+    until(&other.with_token(holder), "/v1/acl/token/self", exists).await;
+    assert!(exists(
+        &client.with_token(holder).get("/v1/acl/token/self").await
+    ));
+    one.stop(PATIENCE).await.unwrap();
+    two.stop(PATIENCE).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_token_for_replication_needs_rights() {
     let ca = TestCa::new();
     let (one, client) = start(primary(&ca)).await;
@@ -194,12 +256,7 @@ async fn the_token_for_replication_needs_rights() {
     let weak = weak["SecretID"].as_str().unwrap().to_owned();
     let (two, other) = start(secondary(&ca, &weak)).await;
     join(&client, &two).await;
-    let refused = |reply: &Reply| {
-        let status = reply.json();
-        let message = status["LastErrorMessage"].as_str().unwrap();
-        message.contains("acl:write")
-    };
-    until(&other, "/v1/acl/replication", refused).await;
+    fails_with(&other, "/v1/acl/replication", "acl:write").await;
     one.stop(PATIENCE).await.unwrap();
     two.stop(PATIENCE).await.unwrap();
 }
@@ -228,14 +285,8 @@ async fn a_secondary_is_no_primary() {
         "{}",
         refused.text()
     );
-    let refused = |reply: &Reply| {
-        let status = reply.json()["Replication"]["LastErrorMessage"].clone();
-        status
-            .as_str()
-            .unwrap()
-            .contains("is not the primary datacenter")
-    };
-    until(&other, "/v1/internal/legate/status", refused).await;
+    let path = "/v1/internal/legate/status";
+    fails_with(&other, path, "is not the primary datacenter").await;
     one.stop(PATIENCE).await.unwrap();
     two.stop(PATIENCE).await.unwrap();
 }
@@ -246,12 +297,7 @@ async fn a_primary_without_acls_does_not_remove_those_of_a_secondary() {
     let (one, client) = start(of_datacenter(&ca, "dc1")).await;
     let (two, other) = start(secondary(&ca, ROOT)).await;
     join(&client, &two).await;
-    let refused = |reply: &Reply| {
-        let status = reply.json();
-        let message = status["LastErrorMessage"].as_str().unwrap();
-        message.contains("has no ACLs")
-    };
-    until(&other, "/v1/acl/replication", refused).await;
+    fails_with(&other, "/v1/acl/replication", "has no ACLs").await;
     one.stop(PATIENCE).await.unwrap();
     two.stop(PATIENCE).await.unwrap();
 }
