@@ -21,7 +21,7 @@ use crate::read::ReadTxn;
 use crate::rejected::Rejected;
 use crate::row::{Row, Stored};
 use crate::state::State;
-use crate::stored_tables::decode;
+use crate::stored_tables::{decode, is_secret};
 use crate::tenants::Tenant;
 use crate::write::WriteTxn;
 
@@ -472,7 +472,11 @@ impl WriteTxn {
             reason,
         };
         let stored = decode(&key, row.row.get().as_bytes());
-        let stored = stored.map_err(|error| refused(error.to_string()))?;
+        // The decoder's error may quote the row.
+        let stored = stored.map_err(|error| match is_secret(&key) {
+            true => refused("it cannot be read".to_owned()),
+            false => refused(error.to_string()),
+        })?;
         let tenancy = key.tenancy().unwrap_or_default();
         let put = self.in_tenancy(&tenancy, |txn| txn.put_replicated(&tenancy, &stored, now));
         put.map_err(|error| refused(error.to_string()))

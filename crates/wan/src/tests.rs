@@ -10,9 +10,9 @@ use http_body_util::{BodyExt, Full};
 use legate_identity::tls::ServerPolicy;
 use legate_runtime::Scope;
 use legate_testkit::certs::{CertFiles, TestCa};
+use legate_testkit::wait;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
-use tokio::time::sleep;
 
 use super::*;
 use crate::dial::dial;
@@ -38,7 +38,11 @@ fn service(name: String) -> Service {
             caller.datacenters.join("+"),
             request.uri().path()
         );
-        async move { Response::new(full(text)) }.boxed()
+        let body = match request.uri().path() {
+            "/large" => full(vec![0; 16 * 1024 * 1024]),
+            _ => full(text),
+        };
+        async move { Response::new(body) }.boxed()
     })
 }
 
@@ -84,15 +88,14 @@ impl Server {
     }
 
     async fn knows(&self, count: usize) {
-        let end = Instant::now() + PATIENCE;
-        while self.wan.members().len() != count {
+        wait::until(async || {
             let members = self.wan.members();
-            assert!(
-                Instant::now() < end,
-                "{count} other servers, but {members:?}"
-            );
-            sleep(Duration::from_millis(20)).await;
-        }
+            match members.len() == count {
+                true => Ok(()),
+                false => Err(format!("{count} other servers, but {members:?}")),
+            }
+        })
+        .await;
     }
 
     async fn ask(&self, datacenter: &str) -> Result<String, RequestError> {
@@ -156,6 +159,23 @@ async fn servers_that_join_one_of_them_know_all_and_answer_each_other() {
     let gone = one.ask("dc2").await.unwrap_err().to_string();
     assert!(gone.contains("b.dc2: "), "{gone}");
     one.stop().await;
+}
+
+#[tokio::test]
+async fn a_client_that_reads_slowly_does_not_hold_up_requests_of_its_server() {
+    let ca = TestCa::new();
+    let one = Server::start(&ca, "dc1", "a").await;
+    let two = Server::start(&ca, "dc2", "b").await;
+    one.wan.join(&two.address().to_string()).await.unwrap();
+    let request = Request::get("http://server/large").body(full("")).unwrap();
+    // More than may be on its way. It is never read.
+    let unread = one.wan.forward("dc2", request).await.unwrap();
+    assert_eq!(unread.status(), StatusCode::OK);
+    let answer = timeout(PATIENCE, one.ask("dc2")).await.unwrap();
+    assert_eq!(answer.unwrap(), "b.dc2 dc1 /v1/path");
+    drop(unread);
+    one.stop().await;
+    two.stop().await;
 }
 
 #[tokio::test]
@@ -284,11 +304,12 @@ async fn one_address_cannot_take_all_connections() {
     assert_eq!(closed, 32);
     drop(idle);
     let other = Server::start(&ca, "dc2", "b").await;
-    let end = Instant::now() + PATIENCE;
-    while let Err(error) = other.wan.join(&server.address().to_string()).await {
-        assert!(Instant::now() < end, "{error}");
-        sleep(Duration::from_millis(20)).await;
-    }
+    let address = server.address().to_string();
+    let join = async || {
+        let joined = other.wan.join(&address).await;
+        joined.map_err(|error| error.to_string())
+    };
+    wait::until(join).await;
     server.stop().await;
     other.stop().await;
 }

@@ -171,7 +171,8 @@ impl AclService for Service {
         let request = request.into_inner();
         let is_global = || {
             let token = self.reader.state().read().token_by_secret(&request.token);
-            token.is_some_and(|token| !token.local)
+            // One that is not known here may not be replicated yet.
+            token.is_none_or(|token| !token.local)
         };
         match self.elsewhere(&request.datacenter, is_global)? {
             None => self

@@ -80,7 +80,9 @@ async fn compare(
         Some(stored) => digest(&stored),
         None => return Some(call.json(&false)),
     };
-    Some(forward::compared(call, wan, primary, request, &digest).await)
+    let (_, target) = change.target();
+    let same = (&target.tenancy, &*digest);
+    Some(forward::compared(call, wan, primary, request, same).await)
 }
 
 /// The tenancy of an entry, from its fields, the query and the headers. Kinds that apply to a whole partition

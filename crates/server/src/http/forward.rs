@@ -7,6 +7,7 @@ use bytes::Bytes;
 use http::header::{CONNECTION, HOST, HeaderName, HeaderValue, TE, TRANSFER_ENCODING, UPGRADE};
 use http::{Method, Request, Uri, Version};
 use http_body_util::BodyExt;
+use legate_model::Tenancy;
 use legate_model::acl::ANONYMOUS_SECRET;
 use legate_runtime::BoxError;
 use legate_wan::Wan;
@@ -36,6 +37,8 @@ const OF_CONNECTION: [HeaderName; 6] = [
     UPGRADE,
     HeaderName::from_static("keep-alive"),
 ];
+/// The value of [`FOR_PRIMARY`].
+const MARK: HeaderValue = HeaderValue::from_static("1");
 const TOKEN: HeaderName = HeaderName::from_static("x-consul-token");
 
 /// The error for another datacenter if there is no port for servers.
@@ -53,18 +56,9 @@ pub(super) async fn write(
     datacenter: &str,
     path: &str,
 ) -> Result<Response, ApiError> {
-    let wan = wan.ok_or_else(|| no_path(&call.config.datacenter, datacenter))?;
-    let datacenter = datacenter.to_ascii_lowercase();
-    let invalid = |_| ApiError::bad_request(format!("Invalid datacenter {datacenter:?}"));
     let (partition, namespace) = (&call.tenancy.partition, &call.tenancy.namespace);
     let path = format!("{path}?partition={partition}&ns={namespace}");
-    let body = Bytes::copy_from_slice(call.body());
-    let request = wan::request(Method::PUT, &datacenter, &path, &call.token, body);
-    let answered = wan.forward(&datacenter, request.map_err(invalid)?).await;
-    match answered {
-        Ok(response) => Ok(response.map(Body::new)),
-        Err(error) => Err(ApiError::internal(error.to_string())),
-    }
+    pass(call, wan, datacenter, (Method::PUT, &path), false).await
 }
 
 /// Passes a write of a config entry on to the primary, provided that the entry there is the one of this digest.
@@ -73,19 +67,35 @@ pub(super) async fn compared(
     wan: Option<Wan>,
     primary: &str,
     (method, path): (Method, &str),
-    digest: &str,
+    (tenancy, digest): (&Tenancy, &str),
 ) -> Result<Response, ApiError> {
-    let wan = wan.ok_or_else(|| no_path(&call.config.datacenter, primary))?;
-    let primary = primary.to_ascii_lowercase();
-    let (partition, namespace) = (&call.tenancy.partition, &call.tenancy.namespace);
+    let (partition, namespace) = (&tenancy.partition, &tenancy.namespace);
     let path = format!("{path}?partition={partition}&ns={namespace}&{IF_SAME}={digest}");
+    pass(call, wan, primary, (method, &path), true).await
+}
+
+/// Passes a call on with its body and token. `for_primary`: as [`Forward::pass_to_primary`] does.
+async fn pass(
+    call: &Call,
+    wan: Option<Wan>,
+    datacenter: &str,
+    (method, path): (Method, &str),
+    for_primary: bool,
+) -> Result<Response, ApiError> {
+    let wan = wan.ok_or_else(|| no_path(&call.config.datacenter, datacenter))?;
+    let datacenter = datacenter.to_ascii_lowercase();
     let body = Bytes::copy_from_slice(call.body());
-    let request = wan::request(method, &primary, &path, &call.token, body);
-    let invalid = |_| ApiError::bad_request(format!("Invalid name in {path:?}"));
+    let request = wan::request(method, &datacenter, path, &call.token, body);
+    let invalid = |_| {
+        ApiError::bad_request(format!(
+            "Invalid datacenter {datacenter:?} or path {path:?}"
+        ))
+    };
     let mut request = request.map_err(invalid)?;
-    let mark = HeaderValue::from_static("1");
-    request.headers_mut().insert(FOR_PRIMARY, mark);
-    match wan.forward(&primary, request).await {
+    if for_primary {
+        request.headers_mut().insert(FOR_PRIMARY, MARK);
+    }
+    match wan.forward(&datacenter, request).await {
         Ok(response) => Ok(response.map(Body::new)),
         Err(error) => Err(ApiError::internal(error.to_string())),
     }
@@ -174,8 +184,7 @@ impl Forward {
         if let Err(error) = remove_datacenter(&mut request) {
             return Passed::Answered(error.into_response());
         }
-        let mark = HeaderValue::from_static("1");
-        if request.headers_mut().insert(FOR_PRIMARY, mark).is_some() {
+        if request.headers_mut().insert(FOR_PRIMARY, MARK).is_some() {
             let refused = ApiError::internal(format!(
                 "{:?} is not the primary datacenter, since it follows {:?}: primary_datacenter must be the same in all \
                  datacenters",

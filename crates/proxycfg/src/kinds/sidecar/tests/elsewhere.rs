@@ -39,6 +39,15 @@ fn gateway(id: &str, wan: &str, status: CheckStatus) -> CheckServiceNode {
     there(&service, status)
 }
 
+/// Two gateways of dc2, of which one has failed.
+fn gateways_arrive(mirror: &Mirror) {
+    let gateways = vec![
+        gateway("g-1", "203.0.113.1", CheckStatus::Passing),
+        gateway("g-2", "203.0.113.2", CheckStatus::Critical),
+    ];
+    mirror.set(&Range::mesh_gateways("dc2", "default"), gateways);
+}
+
 /// The sidecar of `web` with the upstream `api` in a datacenter, and with a gateway mode.
 fn web_to(datacenter: &str, mode: &str) -> Command {
     let service = json!({
@@ -108,7 +117,7 @@ fn subsets_are_filtered_here() {
         entry(json!({
             "Kind": "service-resolver", "Name": "api",
             "Subsets": {"v2": {"Filter": "Service.Meta.version == v2"}},
-            "Redirect": {"ServiceSubset": "v2", "Datacenter": "dc2"},
+            "Redirect": {"ServiceSubset": "v2", "Datacenter": "DC2"},
         })),
     );
     assert!(is_pending(&store));
@@ -138,13 +147,7 @@ fn gateways_of_the_mode_take_the_place_of_the_instances() {
         "Port": 8443, "TaggedAddresses": {"wan": {"Address": "198.51.100.7", "Port": 443}},
     });
     apply(&store, register("n3", local, Vec::new()));
-    mirror.set(
-        &Range::mesh_gateways("dc2", "default"),
-        vec![
-            gateway("g-1", "203.0.113.1", CheckStatus::Passing),
-            gateway("g-2", "203.0.113.2", CheckStatus::Critical),
-        ],
-    );
+    gateways_arrive(&mirror);
     apply(&store, web_to("dc2", "local"));
     assert!(is_pending(&store));
     arrives(
@@ -163,13 +166,7 @@ fn gateways_of_the_mode_take_the_place_of_the_instances() {
 
     apply(&store, web_to("dc2", "remote"));
     assert!(is_pending(&store), "its gateways");
-    mirror.set(
-        &Range::mesh_gateways("dc2", "default"),
-        vec![
-            gateway("g-1", "203.0.113.1", CheckStatus::Passing),
-            gateway("g-2", "203.0.113.2", CheckStatus::Critical),
-        ],
-    );
+    gateways_arrive(&mirror);
     assert_eq!(endpoints(&store), [("203.0.113.1".to_owned(), 443, false)]);
     arrives(
         &mirror,
