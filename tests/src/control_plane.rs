@@ -9,7 +9,8 @@ use http::Method;
 use legate_intentions::Action;
 use legate_model::Secret;
 use legate_server::{
-    AclConfig, DefaultPolicy, EtcdConfig, Parts, Server, ServerConfig, StoreConfig, WanSettings,
+    AclConfig, AgentConfig, DefaultPolicy, EtcdConfig, GatewayAddress, Parts, PrimaryGateways,
+    Server, ServerConfig, StoreConfig, WanSettings,
 };
 use legate_store::Store;
 use legate_testkit::state::{Location, State};
@@ -195,17 +196,39 @@ impl Legate {
     }
 }
 
+fn gateway_address(address: &SocketAddr) -> GatewayAddress {
+    GatewayAddress {
+        host: address.ip().to_string(),
+        port: address.port(),
+    }
+}
+
 /// The settings of a server that servers of other datacenters reach.
 fn one_of_several(config: ServerConfig, address: IpAddr, datacenter: &Datacenter) -> ServerConfig {
+    let gateways = datacenter.gateways.as_ref().map(|known| PrimaryGateways {
+        addresses: known.iter().map(gateway_address).collect(),
+        interval: Duration::from_secs(1),
+    });
+    let advertise = match &gateways {
+        // Nobody is there.
+        Some(_) => IpAddr::from([192, 0, 2, 1]),
+        None => address,
+    };
     let wan = WanSettings {
         listen: SocketAddr::new(address, SERVERS),
-        advertise: address,
+        advertise,
         files: datacenter.files.clone(),
         join: datacenter.join.iter().map(ToString::to_string).collect(),
         retry_interval: Duration::from_secs(1),
         retry_max: 0,
+        through_gateways: gateways,
     };
     ServerConfig {
+        agent: AgentConfig {
+            // Gateways lead to the servers in the catalog.
+            registers_itself: wan.through_gateways.is_some(),
+            ..config.agent
+        },
         datacenter: datacenter.name.to_owned(),
         primary_datacenter: Some(datacenter.primary.to_owned()),
         wan: Some(wan),

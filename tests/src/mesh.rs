@@ -62,6 +62,8 @@ pub struct Datacenter {
     pub files: AgentFiles,
     /// The address of the server of another datacenter that it joins.
     pub join: Option<IpAddr>,
+    /// If servers of other datacenters are reached through mesh gateways only: those of the primary, for a secondary.
+    pub gateways: Option<Vec<SocketAddr>>,
 }
 
 /// One service instance with its sidecar.
@@ -176,6 +178,12 @@ impl Mesh {
     #[must_use]
     pub fn server(&self) -> IpAddr {
         self.api
+    }
+
+    /// The address of the server's HTTP API.
+    #[must_use]
+    pub fn http(&self) -> SocketAddr {
+        SocketAddr::new(self.api, HTTP)
     }
 
     /// The path of a file in the folder of this mesh.
@@ -446,11 +454,25 @@ impl Mesh {
     /// Registers an instance of a gateway, with these fields in `Proxy`, starts its proxy and waits
     /// until it is ready. Its service and ID are `name`.
     pub async fn add_gateway(&mut self, kind: &str, name: &'static str, proxy: Value) -> Sidecar {
+        let fields = json!({"Proxy": proxy});
+        self.add_gateway_with(kind, name, fields).await
+    }
+
+    /// The same with more fields of the registration.
+    pub async fn add_gateway_with(
+        &mut self,
+        kind: &str,
+        name: &'static str,
+        fields: Value,
+    ) -> Sidecar {
         let address = self.place(name);
-        let service = json!({
+        let mut service = json!({
             "Kind": kind, "ID": name, "Service": name,
-            "Address": address.to_string(), "Port": PUBLIC, "Proxy": proxy,
+            "Address": address.to_string(), "Port": PUBLIC,
         });
+        for (field, value) in fields.as_object().into_iter().flatten() {
+            service[field] = value.clone();
+        }
         self.catalog(json!({"Service": service})).await;
         let flags = self.flags(name).with("proxy-id", name);
         let mut gateway = self.sidecar(name, &flags);

@@ -24,7 +24,7 @@ use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::server::{ResolvesServerCert, WebPkiClientVerifier};
 use rustls::{ClientConfig, RootCertStore, ServerConfig, SupportedProtocolVersion};
 
-pub use self::agents::{AgentFiles, AgentTls};
+pub use self::agents::{AgentFiles, AgentTls, ExpectedServer};
 pub use self::error::TlsError;
 use self::named::NamedVerifier;
 use self::pem::Source;

@@ -20,6 +20,7 @@ mod definition;
 pub mod duration;
 mod exposed;
 pub mod extension;
+mod federation;
 pub mod filters;
 mod format_string;
 pub mod hcl;
@@ -66,6 +67,7 @@ pub use config_entry::*;
 pub use connect_authorize::ConnectAuthorize;
 pub use coordinate::{Coordinate, NodeCoordinate};
 pub use definition::{ConnectDefinition, DefinitionParts, ServiceDefinition, sidecar_id};
+pub use federation::FederationState;
 pub use instance::CheckServiceNode;
 pub use intention::{
     HttpHeaderPermission, HttpPermission, Intention, IntentionAction, IntentionPermission,

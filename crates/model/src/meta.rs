@@ -10,7 +10,7 @@ const MAX_KEY: usize = 128;
 const MAX_VALUE: usize = 512;
 const RESERVED_PREFIX: &str = "consul-";
 /// The only reserved key that users may set; used on mesh gateways.
-const WAN_FEDERATION: &str = "consul-wan-federation";
+pub(crate) const WAN_FEDERATION: &str = "consul-wan-federation";
 
 /// For nodes. Agents set reserved keys themselves, and Consul's catalog accepts any characters in
 /// keys.

@@ -7,6 +7,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::json::shown::is_zero;
 use crate::locality::Locality;
+use crate::meta::WAN_FEDERATION;
 use crate::named::named;
 use crate::proxy::ConnectProxy;
 use crate::tenancy::{NoPeer, Tenancy, TenancyName};
@@ -186,6 +187,12 @@ impl ServiceInstance {
     /// The instance's tenancy.
     pub fn tenancy(&self) -> Tenancy {
         Tenancy::new(&self.partition, &self.namespace)
+    }
+
+    /// Whether it is a mesh gateway that leads to the servers of its datacenter, and to those of others.
+    pub fn exposes_servers(&self) -> bool {
+        let mark = self.meta.get(WAN_FEDERATION).map(String::as_str);
+        self.kind == ServiceKind::MeshGateway && self.partition.is_default() && mark == Some("1")
     }
 
     /// The service that mesh callers reach through this instance: a sidecar's destination, or a

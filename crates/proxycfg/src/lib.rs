@@ -63,7 +63,7 @@ pub use legate_store::Generations;
 pub use manager::{Manager, Preview};
 pub use merge::merge_central_config;
 pub use queries::JwtProviders;
-pub use remote::{GatewaysElsewhere, GatewaysOf};
+pub use remote::{GatewaysElsewhere, GatewaysOf, Servers};
 pub use snapshot::{Proxy, ProxyId, Snapshot};
 pub use transparent::{Dialled, DialledKind, ImplicitUpstream, ImplicitUpstreams};
 pub use upstream::UpstreamSnapshot;

@@ -3,6 +3,7 @@
 //!
 //! Config entries are the same in all datacenters, so the chain says what a target is. Only who is there is remote.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use legate_discovery_chain::Target;
@@ -14,6 +15,9 @@ use legate_store::{Range, ReadTxn, Remote};
 
 use crate::chain::Instances;
 use crate::prepared_query::exact;
+
+/// The service that servers register themselves as.
+const SERVERS: &str = "consul";
 
 /// The endpoints of a target in another datacenter for callers of a partition: its instances or, if the target is to be
 /// reached by mesh gateways, those of its datacenter or of this one.
@@ -63,27 +67,42 @@ pub(crate) fn instances(
     from_elsewhere(txn, &Range::instances(datacenter, service))
 }
 
-/// The mesh gateways of a partition in another datacenter, at their addresses for callers elsewhere.
+/// The mesh gateways of a partition in another datacenter, at their addresses for callers elsewhere. Those of the default
+/// partition are known before that datacenter was asked, from its federation state: by them it is asked.
 pub(crate) fn gateways(
     txn: &ReadTxn<'_>,
     datacenter: &str,
     partition: &str,
 ) -> Vec<CheckServiceNode> {
-    from_elsewhere(txn, &Range::mesh_gateways(datacenter, partition))
+    let range = Range::mesh_gateways(datacenter, partition);
+    let tenancy = Tenancy {
+        partition: partition.into(),
+        ..Tenancy::default()
+    };
+    let is_default = tenancy.is_default_partition();
+    let Some(state) = txn.federation_state(datacenter).filter(|_| is_default) else {
+        return from_elsewhere(txn, &range);
+    };
+    match txn.remote_if_known(&range) {
+        Some(list) => at_wan_addresses(&list),
+        None => at_wan_addresses(&state.mesh_gateways),
+    }
 }
 
 fn from_elsewhere(txn: &ReadTxn<'_>, range: &Range) -> Vec<CheckServiceNode> {
     match txn.remote(range) {
-        Remote::Known(list) => {
-            let reachable = list.iter().map(CheckServiceNode::at_wan_address);
-            // Envoy refuses an address without a host.
-            reachable
-                .filter(|one| !one.address().0.is_empty())
-                .collect()
-        }
+        Remote::Known(list) => at_wan_addresses(&list),
         // The driver reports why.
         Remote::Pending | Remote::Failed(_) => Vec::new(),
     }
+}
+
+fn at_wan_addresses(list: &[CheckServiceNode]) -> Vec<CheckServiceNode> {
+    let reachable = list.iter().map(CheckServiceNode::at_wan_address);
+    // Envoy refuses an address without a host.
+    reachable
+        .filter(|one| !one.address().0.is_empty())
+        .collect()
 }
 
 /// The mesh gateways of a partition in other datacenters, by the name of the datacenter.
@@ -97,25 +116,68 @@ pub struct GatewaysOf {
     pub datacenter: String,
     /// The gateways, at their addresses for callers elsewhere. There is at least one.
     pub instances: Arc<Instances>,
+    /// Those that lead to the servers of the datacenter.
+    pub to_servers: Arc<Instances>,
 }
 
-/// The mesh gateways of the current partition in all other datacenters that have some.
-pub(crate) fn gateways_elsewhere(txn: &ReadTxn<'_>) -> Arc<GatewaysElsewhere> {
+/// The mesh gateways of the current partition in all datacenters but this one that have some.
+pub(crate) fn gateways_elsewhere(
+    txn: &ReadTxn<'_>,
+    own_datacenter: &str,
+) -> Arc<GatewaysElsewhere> {
     txn.in_tenancy(&txn.tenancy().of_partition(), |txn| {
         txn.shared("mesh gateways elsewhere", "", |txn| {
-            let mut names: Vec<_> = txn.other_datacenters().iter().cloned().collect();
-            names.sort();
+            let mut names: BTreeSet<_> = txn.other_datacenters().iter().cloned().collect();
+            if txn.tenancy().is_default_partition() {
+                let states = txn.federation_states().into_iter();
+                let others = states.map(|state| Arc::<str>::from(state.datacenter.as_str()));
+                names.extend(others.filter(|name| !name.eq_ignore_ascii_case(own_datacenter)));
+            }
             let of = |datacenter: Arc<str>| {
-                let found = txn.shared("mesh gateways of a datacenter", &datacenter, |txn| {
+                let instances = txn.shared("mesh gateways of a datacenter", &datacenter, |txn| {
                     let partition = &txn.tenancy().partition;
                     Instances::from(gateways(txn, &datacenter, partition))
                 });
-                (!found.is_empty()).then(|| GatewaysOf {
+                let to_servers = txn.shared("mesh gateways to servers", &datacenter, |_| {
+                    let to_servers = instances.iter().filter(|one| one.service.exposes_servers());
+                    Instances::from(to_servers.cloned().collect::<Vec<_>>())
+                });
+                (!instances.is_empty()).then(|| GatewaysOf {
                     datacenter: datacenter.as_ref().to_owned(),
-                    instances: found,
+                    instances,
+                    to_servers,
                 })
             };
             GatewaysElsewhere(names.into_iter().filter_map(of).collect())
+        })
+    })
+}
+
+/// The servers that a mesh gateway leads to.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Servers {
+    /// The domain of their names in certificates.
+    pub domain: Arc<str>,
+    /// All servers of this datacenter.
+    pub all: Arc<Instances>,
+    /// Each server by the name of its node, in lower case.
+    pub by_node: Vec<(String, Arc<Instances>)>,
+}
+
+/// The servers of this datacenter.
+pub(crate) fn servers(txn: &ReadTxn<'_>, domain: &Arc<str>) -> Arc<Option<Servers>> {
+    txn.in_tenancy(&Tenancy::default(), |txn| {
+        txn.shared("servers behind mesh gateways", "", |txn| {
+            let all = txn.service(SERVERS);
+            let by_node = all.iter().map(|server| {
+                let node = server.node.node.to_ascii_lowercase();
+                (node, Arc::new(Instances::from(vec![server.clone()])))
+            });
+            Some(Servers {
+                domain: Arc::clone(domain),
+                by_node: by_node.collect(),
+                all: Arc::new(Instances::from(all)),
+            })
         })
     })
 }

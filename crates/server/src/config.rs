@@ -15,6 +15,7 @@ pub use legate_model::acl::DefaultPolicy;
 use legate_model::{CheckType, ConfigEntry, Locality, Secret, ServiceDefinition};
 use legate_runtime::logging::Level;
 pub use legate_store::{EtcdConfig, StoreConfig};
+pub use legate_wan::{GatewayAddress, InvalidGatewayAddress};
 use serde::{Deserialize, Serialize};
 
 use self::dns::{DnsDomains, DnsSettings};
@@ -126,6 +127,17 @@ pub struct WanSettings {
     pub retry_interval: Duration,
     /// The number of attempts. 0 means no limit.
     pub retry_max: u32,
+    /// If other datacenters are reached through mesh gateways only. Then no servers are joined by their addresses.
+    pub through_gateways: Option<PrimaryGateways>,
+}
+
+/// How a secondary finds the mesh gateways of the primary. Empty in the primary itself.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct PrimaryGateways {
+    /// Some of them.
+    pub addresses: Vec<GatewayAddress>,
+    /// The time between two attempts to reach the primary. Consul's default: 30 s.
+    pub interval: Duration,
 }
 
 /// The settings of one server.

@@ -28,6 +28,7 @@ mod config;
 mod distance;
 mod dns;
 mod entries;
+mod federation;
 mod gateway_reports;
 mod grpc;
 mod handles;
@@ -59,8 +60,8 @@ pub use config::dns::{
     DnsDomains, DnsSettings, DnsSoa, InvalidDomain, RecursorStrategy, ServiceTtls,
 };
 pub use config::{
-    AclConfig, AgentConfig, DefaultPolicy, Definitions, EtcdConfig, ServerConfig, StoreConfig,
-    TokenSet, WanSettings,
+    AclConfig, AgentConfig, DefaultPolicy, Definitions, EtcdConfig, GatewayAddress,
+    InvalidGatewayAddress, PrimaryGateways, ServerConfig, StoreConfig, TokenSet, WanSettings,
 };
 pub use legate_ca::CaConfig;
 pub use legate_checks::{Scripts, Settings as CheckSettings};

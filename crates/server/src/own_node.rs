@@ -22,8 +22,8 @@ pub(crate) const OWN_SERVICE: &str = "consul";
 /// The check of a node that runs an agent. Consul derives it from gossip; here it passes while the server runs.
 pub(crate) const SERF_HEALTH: &str = "serfHealth";
 
-/// Port of the service `consul`: Consul's server RPC. Nothing listens on it, but clients expect it in the
-/// catalog.
+/// Port of the service `consul` without a port for servers: that of Consul's server RPC. Nothing listens on it then, but
+/// clients expect it in the catalog.
 pub(crate) const OWN_PORT: u16 = 8300;
 
 /// The node and, if the server registers itself, its service and check.
@@ -84,7 +84,10 @@ pub(crate) fn registration(config: &ServerConfig) -> Registration {
         service: Some(ServiceInstance {
             id: OWN_SERVICE.to_owned(),
             service: OWN_SERVICE.to_owned(),
-            port: OWN_PORT,
+            port: config
+                .wan
+                .as_ref()
+                .map_or(OWN_PORT, |wan| wan.listen.port()),
             meta,
             ..ServiceInstance::default()
         }),

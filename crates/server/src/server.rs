@@ -26,6 +26,7 @@ use crate::audit::Audit;
 use crate::certificate::{self, Files, Renewed};
 use crate::config::{Definitions, ServerConfig, WanSettings};
 use crate::dns::CurrentDns;
+use crate::federation::Federation;
 use crate::handles::Handles;
 use crate::net::{self, ConnectionLimits};
 use crate::primary_ca::PrimaryCa;
@@ -33,7 +34,8 @@ use crate::problems::Problems;
 use crate::rates::Rates;
 use crate::start_error::StartError;
 use crate::{
-    dns, gateway_reports, grpc, http, mirror, replication, seed, sessions, telemetry, tenants, wan,
+    dns, federation, gateway_reports, grpc, http, mirror, replication, seed, sessions, telemetry,
+    tenants, wan,
 };
 
 /// Paths of a certificate chain and its private key.
@@ -92,6 +94,13 @@ fn check_names(config: &ServerConfig) -> Result<(), StartError> {
         validate_datacenter(primary)?;
     }
     validate_node_name(&config.node_name)?;
+    let wan = config.wan.as_ref();
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-';
+    if wan.is_some_and(|wan| wan.through_gateways.is_some())
+        && !config.node_name.bytes().all(is_plain)
+    {
+        return Err(StartError::NodeBehindGateways(config.node_name.clone()));
+    }
     Ok(())
 }
 
@@ -232,6 +241,28 @@ impl Server {
             gateway_reports::note(self.store.clone(), handles.proxies.clone(), stop.clone());
         self.scope.spawn("reports of gateways", reports);
         self.follow_primary(handles)?;
+        if self.config.connect {
+            let federation = Federation {
+                datacenter: self.config.datacenter.to_ascii_lowercase(),
+                primary: self.config.primary().map(str::to_ascii_lowercase),
+                store: self.store.clone(),
+                wan: self.wan.clone(),
+                rights: handles.rights(),
+                clock: handles.clock.clone(),
+                problems: handles.problems.clone(),
+            };
+            self.scope
+                .spawn("federation states", federation.run(stop.clone()));
+        }
+        let through_gateways = config
+            .wan
+            .as_ref()
+            .map(|wan| wan.through_gateways.is_some());
+        if let Some((wan, true)) = self.wan.clone().zip(through_gateways) {
+            let primary = config.primary().map(str::to_ascii_lowercase);
+            let ways = federation::keep_ways(self.store.clone(), wan, primary, stop.clone());
+            self.scope.spawn("ways through gateways", ways);
+        }
         let listeners = http::Listeners {
             plain: listening.http,
             sockets: listening.http_sockets,

@@ -65,6 +65,12 @@ pub enum StartError {
         /// The primary datacenter.
         primary: String,
     },
+    /// Mesh gateways cannot find a server with this name.
+    #[error(
+        "node_name {0:?} may have letters, digits and - only, since other datacenters reach this server through mesh \
+         gateways (connect.enable_mesh_gateway_wan_federation)"
+    )]
+    NodeBehindGateways(String),
     /// The datacenter or node name is invalid.
     #[error("{0}; check the datacenter and node name in the settings")]
     Name(#[from] legate_model::name::InvalidName),

@@ -1,5 +1,6 @@
 //! This server as one of several datacenters: its settings for [`legate_wan`], and members as the API shows them.
 
+use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,7 +11,7 @@ use http_body_util::{BodyExt, Full, Limited};
 use legate_model::{CheckServiceNode, QueryFailover, QueryScope, ServiceQuery};
 use legate_runtime::{BoxError, Clock, Spawner};
 use legate_store::{RangeStatus, Store};
-use legate_wan::{Body, Status, Wan, WanConfig};
+use legate_wan::{Body, GatewaySettings, Status, Wan, WanConfig};
 use serde::{Deserialize, Serialize};
 use tokio::time::timeout;
 
@@ -44,6 +45,13 @@ pub(crate) fn new(
     };
     let node = store.state().read().node(&config.node_name);
     let id = node.map(|node| node.id.clone()).unwrap_or_default();
+    let primary = config.primary().unwrap_or(&config.datacenter);
+    let gateways = wan.through_gateways.as_ref();
+    let gateways = gateways.map(|known| GatewaySettings {
+        primary: primary.to_ascii_lowercase(),
+        primary_gateways: known.addresses.clone(),
+        interval: known.interval,
+    });
     let config = WanConfig {
         datacenter: config.datacenter.clone(),
         node: config.node_name.clone(),
@@ -58,6 +66,7 @@ pub(crate) fn new(
         join: wan.join.clone(),
         retry_interval: wan.retry_interval,
         retry_max: wan.retry_max,
+        gateways,
     };
     Ok(Some(Wan::new(config, clock, spawner)?))
 }
@@ -75,6 +84,8 @@ pub(crate) struct Datacenter {
     round_trip: Option<f64>,
     /// What the last failed probe failed with.
     error: Option<String>,
+    /// The mesh gateways through which its servers were reached last.
+    gateways: BTreeSet<String>,
     /// How many lists of its instances and gateways this server reads for proxies.
     ranges: usize,
     /// Seconds for which the oldest of them may have been out of date; 0 while all are up to date.
@@ -108,6 +119,9 @@ pub(crate) fn datacenters(wan: &Wan, ranges: &[RangeStatus]) -> Vec<Datacenter> 
             alive: alive.count(),
             round_trip: nearest.map(|time| time.as_secs_f64()),
             error: servers.clone().find_map(|server| server.error.clone()),
+            gateways: servers
+                .filter_map(|server| server.gateway.clone())
+                .collect(),
             ranges: own().count(),
             oldest: oldest.as_secs_f64(),
             range_error: own().find_map(|one| one.error.clone()),

@@ -109,6 +109,8 @@ tables! {
     GatewayStatuses = 35, Namespace;
     /// One row.
     Followed = 36, Mesh;
+    /// Datacenter.
+    FederationStates = 37, Mesh;
 
     // Indexes, which are derived from rows and not stored.
     /// Node id.

@@ -21,6 +21,7 @@ mod commit;
 mod committer;
 mod coordinates;
 mod entries;
+mod federation;
 mod gateway_status;
 mod gateways;
 mod kept;

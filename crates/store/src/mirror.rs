@@ -237,6 +237,24 @@ impl ReadTxn<'_> {
         })
     }
 
+    /// The same for a reader that does not wait for the first value. `None`: there is none yet.
+    pub fn remote_if_known(&self, range: &Range) -> Option<Arc<Vec<CheckServiceNode>>> {
+        let values = &self.state.mirror;
+        let key = range.key();
+        let value = match values.ranges.get(&key) {
+            Some(Remote::Known(value)) => Some(Arc::clone(value)),
+            _ => None,
+        };
+        match values.uses.hold(&key, range) {
+            Ok(used) => self.depend_on(key, Some(used)),
+            Err(_) => {
+                self.depend_on(key, None);
+                self.depend_on(refused_key(), None);
+            }
+        }
+        value
+    }
+
     /// The names of the other datacenters, in lower case, the nearest first.
     pub fn other_datacenters(&self) -> Arc<Vec<Arc<str>>> {
         self.depend_on(datacenters_key(), None);

@@ -1,5 +1,5 @@
-//! The rows of the primary datacenter that all datacenters have: config entries, namespaces, partitions, and what is
-//! not local to a datacenter in the ACL tables.
+//! The rows of the primary datacenter that all datacenters have: config entries, namespaces, partitions, federation
+//! states, and what is not local to a datacenter in the ACL tables.
 //!
 //! [`ReadTxn::replication`] is what the primary sends: the rows that have changed since an index. [`Position`] is how
 //! far a secondary has followed, and [`WriteTxn::replicate`] applies a row there. Applying rows again, or rows that are
@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use legate_model::acl::{AuthMethod, BindingRule, Policy, PolicyLink, Role, Token};
-use legate_model::{ConfigEntry, Namespace, Partition, Tenancy, TenancyName};
+use legate_model::{ConfigEntry, FederationState, Namespace, Partition, Tenancy, TenancyName};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
@@ -26,7 +26,7 @@ use crate::tenants::Tenant;
 use crate::write::WriteTxn;
 
 /// The tables, each after those that its rows refer to.
-const TABLES: [Table; 8] = [
+const TABLES: [Table; 9] = [
     Table::Partitions,
     Table::Policies,
     Table::Roles,
@@ -35,10 +35,16 @@ const TABLES: [Table; 8] = [
     Table::BindingRules,
     Table::Tokens,
     Table::ConfigEntries,
+    Table::FederationStates,
 ];
 
 /// The tables that are replicated without ACLs, too.
-const WITHOUT_ACLS: [Table; 3] = [Table::Partitions, Table::Namespaces, Table::ConfigEntries];
+const WITHOUT_ACLS: [Table; 4] = [
+    Table::Partitions,
+    Table::Namespaces,
+    Table::ConfigEntries,
+    Table::FederationStates,
+];
 
 /// What a secondary has of the primary.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -534,6 +540,8 @@ impl WriteTxn {
                 existing.and_then(|row| row.deleted_at),
             )?;
             self.put_same(&*row);
+        } else if let Some(row) = row.get::<FederationState>() {
+            self.put_same(&*row);
         } else {
             return Err(Obstacle::Table);
         }
@@ -615,6 +623,7 @@ macro_rules! indexed {
 indexed!(
     AuthMethod,
     BindingRule,
+    FederationState,
     Namespace,
     Partition,
     Policy,

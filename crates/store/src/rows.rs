@@ -10,8 +10,8 @@ use std::time::Duration;
 use legate_model::acl::{AuthMethod, BindingRule, Policy, Role, Token};
 use legate_model::virtual_ip::VirtualIp;
 use legate_model::{
-    AutopilotConfiguration, CaConfiguration, CheckType, ConfigEntry, HealthCheck, KvEntry,
-    Namespace, Node, NodeCoordinate, Partition, Peering, PreparedQuery, ServiceInstance,
+    AutopilotConfiguration, CaConfiguration, CheckType, ConfigEntry, FederationState, HealthCheck,
+    KvEntry, Namespace, Node, NodeCoordinate, Partition, Peering, PreparedQuery, ServiceInstance,
     ServiceName, Session, Tenancy, TenancyName,
 };
 use serde::{Deserialize, Serialize};
@@ -237,6 +237,7 @@ rows! {
     Namespaces: Namespace = |row| [row.name.as_str()];
     Partitions: Partition = |row| [row.name.as_str()];
     Followed: FollowedRow = |_| [];
+    FederationStates: FederationState = |row| [&row.datacenter];
 }
 
 fn indexes_of_node(node: &Node, tenancy: &Tenancy) -> Vec<Key> {

@@ -1,4 +1,4 @@
-//! Connections to servers: TCP and mutual TLS, within a deadline.
+//! Connections to servers, directly or through mesh gateways: TCP and mutual TLS, within a deadline.
 
 use std::fmt;
 use std::io;
@@ -7,18 +7,29 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
-use legate_identity::tls::{AgentFiles, AgentTls, TlsError, server_name};
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
+use legate_identity::tls::{AgentFiles, AgentTls, ExpectedServer, TlsError, server_name};
 use legate_runtime::CancellationToken;
+use rand::seq::SliceRandom;
 use rustls::pki_types::ServerName as TlsName;
-use tokio::net::TcpStream;
+use tokio::net::{TcpStream, ToSocketAddrs};
 use tokio::time::{sleep, timeout};
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
-use crate::{PROTOCOLS, Protocol};
+use crate::gateways::GatewayAddress;
+use crate::membership::ServerName;
+use crate::{PROTOCOLS, Protocol, Wan};
 
 /// The time in which a connection with its handshake must be made.
 const DIAL: Duration = Duration::from_secs(3);
+/// The largest number of gateways that are tried for a connection.
+const GATEWAYS: usize = 16;
+/// After this time another gateway is tried, too.
+const SLOW: Duration = Duration::from_secs(1);
+const NO_GATEWAY: &str = "no mesh gateway that leads there is known: register one that exposes servers (-expose-servers, \
+                          service meta consul-wan-federation=1), and in a secondary set primary_gateways";
 /// How often the files are read again.
 const READ_EVERY: Duration = Duration::from_secs(30);
 
@@ -47,6 +58,25 @@ impl Identity {
         })
     }
 
+    /// Checks that the own certificate has the name by which gateways find this server.
+    ///
+    /// # Errors
+    /// [`TlsError::BadCertificate`].
+    pub(crate) fn check_node(&self, node: &str, datacenter: &str) -> Result<(), TlsError> {
+        let own = ExpectedServer::OfNode { node, datacenter };
+        if self.current().is_own(own) {
+            return Ok(());
+        }
+        let name = own.name(&self.domain).unwrap_or_default();
+        Err(TlsError::BadCertificate {
+            origin: self.files.certificate.display().to_string(),
+            reason: format!(
+                "it has no name {name}, by which mesh gateways find this server: create it with legate tls cert create \
+                 -server -dc {datacenter} -node {node}"
+            ),
+        })
+    }
+
     pub(crate) fn current(&self) -> Arc<AgentTls> {
         self.current.load_full()
     }
@@ -70,48 +100,49 @@ impl Identity {
     }
 }
 
-/// A connection, and the datacenters in the certificate of the server.
+/// A connection to a server.
 pub(crate) struct Connection {
     pub(crate) stream: TlsStream<TcpStream>,
+    /// The datacenters in its certificate.
     pub(crate) datacenters: Vec<String>,
+    /// The mesh gateway that it leads through.
+    pub(crate) gateway: Option<GatewayAddress>,
 }
 
-/// Connects to a server of this datacenter, or of any.
+/// Connects to a server at an address, or to the one that a gateway at this address leads to.
 pub(crate) async fn dial(
     identity: &Identity,
-    address: SocketAddr,
-    datacenter: Option<&str>,
+    address: impl ToSocketAddrs,
+    server: ExpectedServer<'_>,
     protocol: Protocol,
 ) -> io::Result<Connection> {
     let tls = identity.current();
-    let client = tls
-        .client(datacenter, protocol.name())
-        .map_err(io::Error::other)?;
-    let name = match datacenter {
-        Some(datacenter) => {
-            let name = format!("server.{datacenter}.{}", identity.domain);
-            server_name(&name).map_err(io::Error::other)?
-        }
-        None => TlsName::IpAddress(address.ip().into()),
-    };
+    let client = tls.client(server, protocol.name());
+    let client = client.map_err(io::Error::other)?;
+    let name = server.name(&identity.domain);
     let connecting = async {
         let stream = TcpStream::connect(address).await?;
         stream.set_nodelay(true)?;
+        let name = match &name {
+            Some(name) => server_name(name).map_err(io::Error::other)?,
+            None => TlsName::IpAddress(stream.peer_addr()?.ip().into()),
+        };
         TlsConnector::from(client).connect(name, stream).await
     };
     let connected = timeout(DIAL, connecting).await?;
-    let stream = connected.map_err(|error| explained(error, datacenter, &identity.domain))?;
+    let stream = connected.map_err(|error| explained(error, server, &identity.domain))?;
     let certificates = stream.get_ref().1.peer_certificates();
     let own = certificates.and_then(|chain| chain.first());
     let datacenters = own.map(|own| tls.datacenters(own)).unwrap_or_default();
     Ok(Connection {
         stream,
         datacenters,
+        gateway: None,
     })
 }
 
 /// The error of a handshake; if the certificate lacks the name, with the name.
-fn explained(error: io::Error, datacenter: Option<&str>, domain: &str) -> io::Error {
+fn explained(error: io::Error, server: ExpectedServer<'_>, domain: &str) -> io::Error {
     use rustls::CertificateError::{NotValidForName, NotValidForNameContext};
     let tls = error.get_ref().and_then(|inner| inner.downcast_ref());
     let Some(rustls::Error::InvalidCertificate(NotValidForName | NotValidForNameContext { .. })) =
@@ -119,8 +150,86 @@ fn explained(error: io::Error, datacenter: Option<&str>, domain: &str) -> io::Er
     else {
         return error;
     };
-    let datacenter = datacenter.unwrap_or("<datacenter>");
+    let name = server.name(domain);
+    let name = name.unwrap_or_else(|| format!("server.<datacenter>.{domain}"));
+    let node = match server {
+        ExpectedServer::OfNode { .. } => " -node",
+        _ => "",
+    };
     io::Error::other(format!(
-        "its certificate has no name server.{datacenter}.{domain}: create it with legate tls cert create -server -dc"
+        "its certificate has no name {name}: create it with legate tls cert create -server -dc{node}"
     ))
+}
+
+impl Wan {
+    /// Connects to a server: directly, or through a mesh gateway if other datacenters are reached so.
+    pub(crate) async fn connect(
+        &self,
+        server: &ServerName,
+        address: SocketAddr,
+        protocol: Protocol,
+    ) -> io::Result<Connection> {
+        let ServerName { node, datacenter } = server;
+        let is_own = datacenter.eq_ignore_ascii_case(&self.0.config.datacenter);
+        if self.0.config.gateways.is_some() && !is_own {
+            let server = ExpectedServer::OfNode { node, datacenter };
+            return self.connect_through(datacenter, server, protocol).await;
+        }
+        let server = ExpectedServer::OfDatacenter(datacenter);
+        dial(self.identity(), address, server, protocol).await
+    }
+
+    /// Connects to a server of another datacenter through a mesh gateway.
+    pub(crate) async fn connect_through(
+        &self,
+        datacenter: &str,
+        server: ExpectedServer<'_>,
+        protocol: Protocol,
+    ) -> io::Result<Connection> {
+        let ways = self.ways(datacenter);
+        let mut gateways = Vec::new();
+        for mut way in ways {
+            way.shuffle(&mut rand::rng());
+            gateways.extend(way);
+        }
+        gateways.truncate(GATEWAYS);
+        let attempts = gateways.into_iter().map(|gateway| async move {
+            let address = (gateway.host.as_str(), gateway.port);
+            match dial(self.identity(), address, server, protocol).await {
+                Ok(connection) => Ok(Connection {
+                    gateway: Some(gateway),
+                    ..connection
+                }),
+                Err(error) => Err(format!("through the mesh gateway at {gateway}: {error}")),
+            }
+        });
+        first_of(attempts).await
+    }
+}
+
+/// The result of the first attempt that succeeds. Each begins when the one before has failed, or takes long.
+async fn first_of<T>(
+    mut attempts: impl Iterator<Item = impl Future<Output = Result<T, String>>>,
+) -> io::Result<T> {
+    let mut running = FuturesUnordered::new();
+    let mut reasons = Vec::new();
+    loop {
+        match attempts.next() {
+            Some(next) => running.push(next),
+            None if running.is_empty() => {
+                return Err(io::Error::other(match reasons.is_empty() {
+                    true => NO_GATEWAY.to_owned(),
+                    false => reasons.join("; "),
+                }));
+            }
+            None => {}
+        }
+        tokio::select! {
+            Some(ended) = running.next() => match ended {
+                Ok(connected) => return Ok(connected),
+                Err(reason) => reasons.push(reason),
+            },
+            () = sleep(SLOW) => {}
+        }
+    }
 }

@@ -2,11 +2,19 @@
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
 
+use legate_identity::tls::ExpectedServer;
 use tokio::net::lookup_host;
 use tokio::time::sleep;
 
-use crate::Wan;
+use crate::dial::dial;
+use crate::gateways::GatewaySettings;
+use crate::membership::ServerName;
+use crate::{Protocol, Wan};
+
+/// The pause after the first attempt to join the primary through gateways.
+const FIRST_PAUSE: Duration = Duration::from_secs(1);
 
 /// Why no server was joined.
 #[derive(Debug, thiserror::Error)]
@@ -35,7 +43,7 @@ impl Wan {
         let found = found.map_err(|error| failed(error.to_string()))?;
         let mut reasons = Vec::new();
         for address in found {
-            match self.discover(address).await {
+            match self.discover_at(address).await {
                 Ok(name) => {
                     tracing::info!(server = %name, %address, "joined a server");
                     return Ok(());
@@ -47,6 +55,43 @@ impl Wan {
             true => "it has no address".to_owned(),
             false => reasons.join("; "),
         }))
+    }
+
+    async fn discover_at(&self, address: SocketAddr) -> io::Result<ServerName> {
+        let any = ExpectedServer::Any;
+        let connection = dial(self.identity(), address, any, Protocol::Members).await?;
+        self.discover(connection).await
+    }
+
+    /// In a secondary, joins any server of the primary whenever none is known that answers. The primary never joins a
+    /// secondary, whose servers introduce themselves.
+    pub(crate) async fn join_through_gateways(&self, settings: GatewaySettings) {
+        let primary = &settings.primary;
+        if primary.eq_ignore_ascii_case(&self.0.config.datacenter) {
+            return;
+        }
+        let mut pause = FIRST_PAUSE;
+        loop {
+            if !self.membership().servers(primary).is_empty() {
+                pause = FIRST_PAUSE;
+                sleep(settings.interval).await;
+                continue;
+            }
+            let server = ExpectedServer::OfDatacenter(primary);
+            let joined = async {
+                let connection = self.connect_through(primary, server, Protocol::Members);
+                self.discover(connection.await?).await
+            };
+            match joined.await {
+                Ok(name) => tracing::info!(server = %name, "joined the primary datacenter"),
+                Err(error) => {
+                    tracing::warn!(primary, %error, "the primary datacenter cannot be joined");
+                }
+            }
+            let spread = 0.8 + rand::random::<f64>() * 0.4;
+            sleep(pause.mul_f64(spread)).await;
+            pause = (pause * 2).min(settings.interval.max(FIRST_PAUSE));
+        }
     }
 
     /// Tries the servers of the settings until one is joined.

@@ -11,6 +11,7 @@
 mod dial;
 mod exchange;
 mod executor;
+mod gateways;
 mod join;
 mod links;
 mod membership;
@@ -23,6 +24,7 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use arc_swap::ArcSwap;
 use http::{Request, Response};
 use hyper::body::Incoming;
 use legate_identity::tls::{AgentFiles, TlsError};
@@ -32,6 +34,7 @@ use tokio::sync::Notify;
 use tokio::time::{Instant, timeout};
 
 use self::dial::Identity;
+pub use self::gateways::{GatewayAddress, GatewaySettings, InvalidGatewayAddress, KnownGateways};
 pub use self::join::JoinError;
 use self::links::{Failure, Links};
 use self::membership::{Description, Membership};
@@ -93,6 +96,8 @@ pub struct WanConfig {
     pub retry_interval: Duration,
     /// The number of attempts. 0 means no limit.
     pub retry_max: u32,
+    /// If other datacenters are reached through mesh gateways only. Then `join` is not used.
+    pub gateways: Option<GatewaySettings>,
 }
 
 /// The servers of all datacenters, and requests to them. Clones share them.
@@ -105,6 +110,8 @@ struct Shared {
     /// Notified when a server may have to be probed earlier.
     changed: Notify,
     identity: Identity,
+    /// The mesh gateways that lead to servers.
+    known_gateways: ArcSwap<KnownGateways>,
     /// For probes.
     connections: OpenConnections,
     /// For requests of this server.
@@ -158,6 +165,9 @@ impl Wan {
     /// [`TlsError`] names the file at fault.
     pub fn new(config: WanConfig, clock: &Clock, spawner: Spawner) -> Result<Self, TlsError> {
         let identity = Identity::read(config.files.clone(), config.domain.clone())?;
+        if config.gateways.is_some() {
+            identity.check_node(&config.node, &config.datacenter)?;
+        }
         let started = clock.now().duration_since(std::time::UNIX_EPOCH);
         let own = Description {
             node: config.node.clone(),
@@ -172,6 +182,7 @@ impl Wan {
             membership: Mutex::new(Membership::new(own)),
             changed: Notify::new(),
             identity,
+            known_gateways: ArcSwap::default(),
             connections: OpenConnections::default(),
             links: Links::new(spawner.clone()),
             forwards: Links::new(spawner.clone()),
@@ -204,7 +215,11 @@ impl Wan {
             reading.identity().keep(ending).await;
             Ok::<_, Infallible>(())
         });
-        if !self.0.config.join.is_empty() {
+        if let Some(settings) = self.0.config.gateways.clone() {
+            let joining = self.clone();
+            let join = async move { joining.join_through_gateways(settings).await };
+            spawner.spawn_until_stop("joins", join);
+        } else if !self.0.config.join.is_empty() {
             let joining = self.clone();
             spawner.spawn_until_stop("joins", async move { joining.join_until_done().await });
         }
@@ -224,7 +239,22 @@ impl Wan {
             },
             round_trip: None,
             error: None,
+            gateway: None,
         }
+    }
+
+    /// Sets the mesh gateways that lead to servers, for new connections.
+    pub fn set_gateways(&self, gateways: KnownGateways) {
+        self.0.known_gateways.store(Arc::new(gateways));
+    }
+
+    /// The gateways that lead to servers of another datacenter, in two groups, of which the first is preferred.
+    fn ways(&self, datacenter: &str) -> [Vec<GatewayAddress>; 2] {
+        let Some(settings) = &self.0.config.gateways else {
+            return Default::default();
+        };
+        let to_primary = datacenter.eq_ignore_ascii_case(&settings.primary);
+        gateways::ways(to_primary, settings, &self.0.known_gateways.load())
     }
 
     /// All other servers.
@@ -293,7 +323,7 @@ impl Wan {
         let mut reasons = Vec::new();
         let mut request = request;
         for server in &servers {
-            match links.send(self.identity(), server, request).await {
+            match links.send(self, server, request).await {
                 Ok(response) => return Ok(response),
                 Err(Failure::Sent(error)) => {
                     return Err(RequestError::Unanswered {

@@ -14,11 +14,10 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use legate_runtime::Spawner;
 use tokio::time::Instant;
 
-use crate::dial::{Identity, dial};
 use crate::executor::Tasks;
 use crate::membership::{Member, ServerName};
 use crate::port::Body;
-use crate::{PING, Protocol};
+use crate::{PING, Protocol, Wan};
 
 /// The bytes of a response that may be on their way: enough for a long and fast link.
 const WINDOW: u32 = 4 * 1024 * 1024;
@@ -60,11 +59,11 @@ impl Links {
     /// Sends a request to a server.
     pub(crate) async fn send(
         &self,
-        identity: &Identity,
+        wan: &Wan,
         server: &Member,
         request: Request<Body>,
     ) -> Result<Response<Incoming>, Failure> {
-        let mut sender = match self.connected(identity, server).await {
+        let mut sender = match self.connected(wan, server).await {
             Ok(sender) => sender,
             Err(error) => return Err(Failure::NotSent(Box::new(request), error)),
         };
@@ -81,11 +80,7 @@ impl Links {
         }
     }
 
-    async fn connected(
-        &self,
-        identity: &Identity,
-        server: &Member,
-    ) -> io::Result<SendRequest<Body>> {
+    async fn connected(&self, wan: &Wan, server: &Member) -> io::Result<SendRequest<Body>> {
         let link = {
             let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
             Arc::clone(open.entry(server.name.clone()).or_default())
@@ -102,7 +97,7 @@ impl Links {
             return Err(io::Error::other(error.clone()));
         }
         link.failed = None;
-        match self.connect(identity, server).await {
+        match self.connect(wan, server).await {
             Ok(sender) => {
                 link.sender = Some(sender.clone());
                 Ok(sender)
@@ -115,9 +110,9 @@ impl Links {
         }
     }
 
-    async fn connect(&self, identity: &Identity, server: &Member) -> io::Result<SendRequest<Body>> {
-        let datacenter = Some(server.name.datacenter.as_str());
-        let dialled = dial(identity, server.address, datacenter, Protocol::Requests).await?;
+    async fn connect(&self, wan: &Wan, server: &Member) -> io::Result<SendRequest<Body>> {
+        let dialled = wan.connect(&server.name, server.address, Protocol::Requests);
+        let dialled = dialled.await?;
         let mut builder = http2::Builder::new(Tasks(self.spawner.clone()));
         builder
             .timer(TokioTimer::new())

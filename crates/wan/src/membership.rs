@@ -145,6 +145,8 @@ pub struct Member {
     pub round_trip: Option<Duration>,
     /// What the last probe failed with.
     pub error: Option<String>,
+    /// The address of the mesh gateway through which it was reached last. `None`: none, or it was reached directly.
+    pub gateway: Option<String>,
 }
 
 /// A server to probe.
@@ -173,6 +175,7 @@ struct Other {
     failures: u32,
     round_trip: Option<Duration>,
     error: Option<String>,
+    gateway: Option<String>,
     /// `None` during a probe.
     probe_at: Option<Instant>,
     /// Since when it has its status.
@@ -196,6 +199,7 @@ impl Other {
             status: self.status(),
             round_trip: self.round_trip,
             error: self.error.clone(),
+            gateway: self.gateway.clone(),
         }
     }
 }
@@ -279,6 +283,7 @@ impl Membership {
                 failures: 0,
                 round_trip: None,
                 error: None,
+                gateway: None,
                 probe_at,
                 since: now,
             };
@@ -355,6 +360,13 @@ impl Membership {
             .map_or(round_trip, |known| (known * 3 + round_trip) / 4);
         other.round_trip = Some(average);
         other.probe_at = Some(now + INTERVAL);
+    }
+
+    /// Notes the gateway through which a server was reached.
+    pub(crate) fn set_gateway(&mut self, name: &ServerName, gateway: Option<String>) {
+        if let Some(other) = self.others.get_mut(name) {
+            other.gateway = gateway;
+        }
     }
 
     /// A probe has failed. `random`, from 0 to 1, spreads the next probes of several servers.

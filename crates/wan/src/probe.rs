@@ -9,7 +9,7 @@ use std::time::Duration;
 use tokio::sync::Semaphore;
 use tokio::time::{Instant, sleep_until, timeout};
 
-use crate::dial::{Connection, dial};
+use crate::dial::Connection;
 use crate::membership::{Description, Probe, ServerName};
 use crate::{Protocol, Wan, exchange};
 
@@ -116,16 +116,16 @@ impl Wan {
             return Ok(answer);
         }
         // None is open, or it was closed since the last probe.
-        let datacenter = Some(name.datacenter.as_str());
-        let mut connection = dial(self.identity(), address, datacenter, Protocol::Members).await?;
+        let mut connection = self.connect(name, address, Protocol::Members).await?;
         let answer = self.exchange_over(&mut connection).await?;
+        let gateway = connection.gateway.as_ref().map(ToString::to_string);
+        self.membership().set_gateway(name, gateway);
         self.0.connections.keep(name.clone(), connection);
         Ok(answer)
     }
 
     /// Exchanges lists with a server whose name is not known yet.
-    pub(crate) async fn discover(&self, address: SocketAddr) -> io::Result<ServerName> {
-        let mut connection = dial(self.identity(), address, None, Protocol::Members).await?;
+    pub(crate) async fn discover(&self, mut connection: Connection) -> io::Result<ServerName> {
         let (round_trip, list) = self.exchange_over(&mut connection).await?;
         let name = list.first().map(Description::name);
         let name = name.ok_or(io::ErrorKind::InvalidData)?;
@@ -133,6 +133,8 @@ impl Wan {
         let mut membership = self.membership();
         if name != membership.own().name() {
             membership.succeeded(&name, round_trip, list, now);
+            let gateway = connection.gateway.as_ref().map(ToString::to_string);
+            membership.set_gateway(&name, gateway);
             self.0.connections.keep(name.clone(), connection);
         }
         self.0.changed.notify_one();
@@ -146,6 +148,7 @@ impl Wan {
         let Connection {
             stream,
             datacenters,
+            ..
         } = connection;
         let own = self.membership().list();
         let sent = Instant::now();

@@ -4,10 +4,11 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use bytes::Bytes;
-use futures_util::FutureExt;
+use futures_util::stream::FuturesUnordered;
+use futures_util::{FutureExt, StreamExt};
 use http::StatusCode;
 use http_body_util::{BodyExt, Full};
-use legate_identity::tls::ServerPolicy;
+use legate_identity::tls::{ExpectedServer, ServerPolicy};
 use legate_runtime::Scope;
 use legate_testkit::certs::{CertFiles, TestCa};
 use legate_testkit::wait;
@@ -22,6 +23,37 @@ const PATIENCE: Duration = Duration::from_secs(20);
 struct Server {
     wan: Wan,
     scope: Scope,
+    /// Where it listens.
+    port: SocketAddr,
+}
+
+fn gateway_address(address: SocketAddr) -> GatewayAddress {
+    address.to_string().parse().unwrap()
+}
+
+/// A gateway that leads to one server, whatever name the connection is for.
+async fn gateway_to(server: &Server) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let (address, port) = (listener.local_addr().unwrap(), server.port);
+    server
+        .scope
+        .spawner()
+        .spawn_until_stop("gateway", async move {
+            let mut open = FuturesUnordered::new();
+            loop {
+                tokio::select! {
+                    accepted = listener.accept() => {
+                        let (mut client, _) = accepted.unwrap();
+                        open.push(async move {
+                            let mut to = TcpStream::connect(port).await?;
+                            tokio::io::copy_bidirectional(&mut client, &mut to).await
+                        });
+                    }
+                    Some(_) = open.next() => {}
+                }
+            }
+        });
+    address
 }
 
 fn full(text: impl Into<Bytes>) -> Body {
@@ -65,22 +97,54 @@ impl Server {
     }
 
     async fn start_with(files: AgentFiles, datacenter: &str, node: &str) -> Self {
+        Self::start_at(files, datacenter, node, None, None).await
+    }
+
+    /// A server of a mesh whose primary is `dc1` and whose datacenters are reached through gateways only. `gateway` leads
+    /// to the primary.
+    async fn behind_gateways(
+        ca: &TestCa,
+        datacenter: &str,
+        node: &str,
+        gateway: Option<SocketAddr>,
+    ) -> Self {
+        let name = format!("server.{datacenter}.consul");
+        let files = files(ca, &[&name, &format!("{node}.{name}")]);
+        let settings = GatewaySettings {
+            primary: "dc1".to_owned(),
+            primary_gateways: gateway.into_iter().map(gateway_address).collect(),
+            interval: Duration::from_secs(1),
+        };
+        // Nobody is at the address that others know.
+        let nowhere = SocketAddr::from(([192, 0, 2, 1], 8300));
+        Self::start_at(files, datacenter, node, Some(settings), Some(nowhere)).await
+    }
+
+    async fn start_at(
+        files: AgentFiles,
+        datacenter: &str,
+        node: &str,
+        gateways: Option<GatewaySettings>,
+        advertise: Option<SocketAddr>,
+    ) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let config = WanConfig {
             datacenter: datacenter.to_owned(),
             node: node.to_owned(),
             domain: "consul".to_owned(),
-            advertise: listener.local_addr().unwrap(),
+            advertise: advertise.unwrap_or(listener.local_addr().unwrap()),
             tags: BTreeMap::new(),
             files,
             join: Vec::new(),
             retry_interval: Duration::from_secs(1),
             retry_max: 0,
+            gateways,
         };
         let scope = Scope::new("test");
+        let port = listener.local_addr().unwrap();
         let wan = Wan::new(config.clone(), &Clock::system(), scope.spawner()).unwrap();
         wan.serve(listener, service(format!("{node}.{datacenter}")));
-        Self { wan, scope }
+        Self { wan, scope, port }
     }
 
     fn address(&self) -> SocketAddr {
@@ -249,14 +313,25 @@ async fn connections_that_speak_something_else_are_closed() {
     assert!(answer.is_empty());
     // A message that is announced and never sent, and one that is too long, close the connection.
     let identity = Identity::read(files(&ca, &["server.dc2.consul"]), "consul".to_owned()).unwrap();
-    let mut other = dial(&identity, server.address(), Some("dc1"), Protocol::Members)
-        .await
-        .unwrap()
-        .stream;
+    let mut other = dial(
+        &identity,
+        server.address(),
+        ExpectedServer::OfDatacenter("dc1"),
+        Protocol::Members,
+    )
+    .await
+    .unwrap()
+    .stream;
     other.write_all(&u32::MAX.to_be_bytes()).await.unwrap();
     let _ = other.read_to_end(&mut answer).await;
     assert!(answer.is_empty());
-    let wrong = dial(&identity, server.address(), Some("dc2"), Protocol::Members).await;
+    let wrong = dial(
+        &identity,
+        server.address(),
+        ExpectedServer::OfDatacenter("dc2"),
+        Protocol::Members,
+    )
+    .await;
     assert!(wrong.is_err(), "it is of another datacenter");
     server.stop().await;
 }
@@ -276,6 +351,7 @@ async fn a_server_joins_those_of_its_settings_when_they_are_there() {
         join: vec!["127.0.0.1:1".to_owned(), first.address().to_string()],
         retry_interval: Duration::from_millis(50),
         retry_max: 0,
+        gateways: None,
     };
     let scope = Scope::new("test");
     let wan = Wan::new(config.clone(), &Clock::system(), scope.spawner()).unwrap();
@@ -312,4 +388,76 @@ async fn one_address_cannot_take_all_connections() {
     wait::until(join).await;
     server.stop().await;
     other.stop().await;
+}
+
+#[tokio::test]
+async fn datacenters_are_reached_through_gateways_only() {
+    let ca = TestCa::new();
+    let one = Server::behind_gateways(&ca, "dc1", "a", None).await;
+    let to_one = gateway_to(&one).await;
+    let two = Server::behind_gateways(&ca, "dc2", "b", Some(to_one)).await;
+    two.knows(1).await;
+    assert_eq!(two.ask("dc1").await.unwrap(), "a.dc1 dc2 /v1/path");
+    let through = two.wan.members()[0].gateway.clone();
+    assert_eq!(through, Some(to_one.to_string()));
+
+    // The primary needs a gateway of its own.
+    let error = wait::until(async || match one.ask("dc2").await {
+        Err(error) => Ok(error.to_string()),
+        Ok(answer) => Err(answer),
+    });
+    let error = error.await;
+    assert!(
+        error.contains("no mesh gateway that leads there"),
+        "{error}"
+    );
+    let dead = "127.0.0.1:1".parse().unwrap();
+    let to_two = gateway_to(&two).await;
+    let known = [dead, to_two].map(gateway_address).to_vec();
+    one.wan.set_gateways(KnownGateways {
+        own: known,
+        of_primary: Vec::new(),
+    });
+    let answered = wait::until(async || one.ask("dc2").await.map_err(|error| error.to_string()));
+    assert_eq!(answered.await, "b.dc2 dc1 /v1/path");
+
+    // What is at the other end has to be the server that is meant.
+    let three = Server::behind_gateways(&ca, "dc3", "c", Some(to_one)).await;
+    three.knows(2).await;
+    let error = wait::until(async || match one.ask("dc3").await {
+        Err(error) if error.to_string().contains("has no name") => Ok(error.to_string()),
+        other => Err(format!("{other:?}")),
+    });
+    let error = error.await;
+    assert!(error.contains("c.server.dc3.consul"), "{error}");
+    for server in [one, two, three] {
+        server.stop().await;
+    }
+}
+
+#[tokio::test]
+async fn a_server_that_gateways_cannot_find_does_not_start() {
+    let ca = TestCa::new();
+    let scope = Scope::new("test");
+    let config = |names: &[&str]| WanConfig {
+        datacenter: "dc1".to_owned(),
+        node: "a".to_owned(),
+        domain: "consul".to_owned(),
+        advertise: "127.0.0.1:8300".parse().unwrap(),
+        tags: BTreeMap::new(),
+        files: files(&ca, names),
+        join: Vec::new(),
+        retry_interval: Duration::from_secs(1),
+        retry_max: 0,
+        gateways: Some(GatewaySettings {
+            primary: "dc1".to_owned(),
+            primary_gateways: Vec::new(),
+            interval: Duration::from_secs(1),
+        }),
+    };
+    let new = |names: &[&str]| Wan::new(config(names), &Clock::system(), scope.spawner());
+    let refused = new(&["server.dc1.consul"]).unwrap_err().to_string();
+    assert!(refused.contains("-server -dc dc1 -node a"), "{refused}");
+    new(&["server.dc1.consul", "a.server.dc1.consul"]).unwrap();
+    new(&["server.dc1.consul", "*.server.dc1.consul"]).unwrap();
 }

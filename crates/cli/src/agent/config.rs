@@ -83,6 +83,8 @@ settings! {
         pid_file: String,
         ports: Ports,
         primary_datacenter: String,
+        primary_gateways: Vec<String>,
+        primary_gateways_interval: String,
         recursors: Vec<String>,
         retry_interval_wan: String,
         retry_join_wan: Vec<String>,
@@ -135,6 +137,7 @@ settings! {
     /// `connect`
     Connect {
         enabled: bool,
+        enable_mesh_gateway_wan_federation: bool,
         ca_provider: String,
         ca_config: Map<String, Value>,
     }

@@ -154,6 +154,9 @@ struct WanFlags {
     /// Server of another datacenter to join; may be repeated
     #[arg(long, value_name = "ADDRESS")]
     retry_join_wan: Vec<String>,
+    /// Mesh gateway of the primary datacenter, as HOST:PORT, if servers are reached through gateways; may be repeated
+    #[arg(long, value_name = "ADDRESS")]
+    primary_gateway: Vec<String>,
     /// The same as -retry-join-wan
     #[arg(long, value_name = "ADDRESS", hide = true)]
     join_wan: Vec<String>,
@@ -170,6 +173,7 @@ impl WanFlags {
         json!({
             "ports": { "server": self.server_port },
             "advertise_addr_wan": self.advertise_wan,
+            "primary_gateways": lists(&self.primary_gateway),
             "retry_interval_wan": self.retry_interval_wan,
             "retry_join_wan": lists(&self.retry_join_wan),
             "retry_max_wan": self.retry_max_wan,
@@ -194,8 +198,6 @@ struct WithoutEffect {
     #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true",
         value_parser = BoolishValueParser::new(), hide = true)]
     non_voting_server: Option<bool>,
-    #[arg(long, hide = true)]
-    primary_gateway: Vec<String>,
     #[arg(long, hide = true, allow_hyphen_values = true)]
     protocol: Option<i64>,
     #[arg(long, hide = true, allow_hyphen_values = true)]
@@ -334,7 +336,6 @@ impl WithoutEffect {
             "encrypt": self.encrypt,
             "start_join": lists(&self.join),
             "non_voting_server": self.non_voting_server,
-            "primary_gateways": lists(&self.primary_gateway),
             "protocol": self.protocol,
             "raft_protocol": self.raft_protocol,
             "read_replica": self.read_replica,

@@ -10,8 +10,6 @@ const GOSSIP: &str = "there is no gossip and no RPC among agents; servers share 
                       etcd (legate-server --etcd-endpoints)";
 const ALONE: &str = "agents are not joined: servers share their state through etcd (legate-server \
                      --etcd-endpoints)";
-const WAN: &str =
-    "servers of other datacenters are reached directly: datacenters are joined by retry_join_wan";
 const VERIFIED: &str = "connections of servers are TLS, verified in both directions, with the name \
                         server.<datacenter>.<domain>";
 const RAFT: &str = "there is no Raft: the state is in memory, in a file or in etcd";
@@ -28,8 +26,7 @@ const INTERNAL: &str = "it is an internal setting";
 #[rustfmt::skip]
 const TAKEN: &[(&str, &str)] = &[
     (CACHED, "acl.down_policy acl.policy_ttl acl.role_ttl acl.token_ttl"),
-    (WAN, "\
-        primary_gateways_interval translate_wan_addrs=false"),
+    ("addresses of other datacenters are never translated", "translate_wan_addrs=false"),
     (VERIFIED, "\
         tls.internal_rpc.use_auto_cert=* tls.internal_rpc.verify_incoming=true \
         tls.internal_rpc.verify_outgoing=true tls.internal_rpc.verify_server_hostname=true"),
@@ -107,7 +104,6 @@ const REFUSED: &[(&str, &str)] = &[
     ("the initial management token is the only token that files can create", "\
         acl.tokens.managed_service_provider"),
     (CLIENTS, "auto_config.enabled=false auto_encrypt.tls=false"),
-    (WAN, "connect.enable_mesh_gateway_wan_federation=false primary_gateways"),
     ("checks with TLS present no certificate", "enable_agent_tls_for_checks=false"),
     ("proxies always use config entries", "enable_central_service_config=true"),
     ("there is no gossip and therefore no segments", "segment segments"),
@@ -337,11 +333,11 @@ mod tests {
     #[test]
     fn all_refused_keys_are_named() {
         let (_, lines) = settled(json!({
-            "primary_gateways": ["a"], "segments": [{"name": "a"}], "primary_gateways_interval": "",
+            "segment": "b", "segments": [{"name": "a"}], "performance": {},
         }));
         let text = lines.unwrap_err();
-        assert!(text.contains("primary_gateways is not supported"), "{text}");
+        assert!(text.contains("segment is not supported"), "{text}");
         assert!(text.contains("segments is not supported"), "{text}");
-        assert!(!text.contains("primary_gateways_interval"), "{text}");
+        assert!(!text.contains("performance"), "{text}");
     }
 }

@@ -65,6 +65,11 @@ pub(super) fn resolve(sources: Sources, dev: bool) -> anyhow::Result<Resolved> {
         .unwrap_or_else(|| "dc1".to_owned());
     let datacenter = datacenter.to_ascii_lowercase();
     let primary_datacenter = wan::primary(&settings, &datacenter)?;
+    let wan = wan::settings(
+        &settings,
+        advertise(&settings)?,
+        primary_datacenter.as_deref(),
+    )?;
     let ports = Listeners::of(&settings, dev)?;
     let check_settings = check_settings(&settings)?;
     let (tokens, token_file) = agent_tokens(&settings, dev);
@@ -79,7 +84,7 @@ pub(super) fn resolve(sources: Sources, dev: bool) -> anyhow::Result<Resolved> {
         grpc: ports.grpc,
         grpc_tls: ports.grpc_tls,
         dns: ports.dns,
-        wan: wan::settings(&settings, advertise(&settings)?)?,
+        wan,
         more_listeners: ports.more,
         dns_domains: dns::domains(&settings)?,
         dns_settings: dns::settings(&settings)?,

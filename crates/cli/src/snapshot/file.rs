@@ -17,7 +17,7 @@ const GZIP: [u8; 2] = [0x1f, 0x8b];
 const LONGEST: u64 = 64 << 20;
 
 /// Consul's names of record types, by table number. It has none for gateways of clusters.
-const NAMES: [(u8, &str); 34] = [
+const NAMES: [(u8, &str); 35] = [
     (1, "Register"),
     (2, "Register"),
     (3, "Register"),
@@ -52,6 +52,7 @@ const NAMES: [(u8, &str); 34] = [
     (34, "Gateway"),
     (35, "Gateway"),
     (36, "Replication"),
+    (37, "FederationState"),
 ];
 
 /// The content of a snapshot.

@@ -492,17 +492,10 @@ async fn a_watch_runs_a_program_or_calls_a_url_on_each_change() {
 #[tokio::test]
 async fn unsupported_settings_end_it_with_file_and_key() {
     let directory = tempfile::tempdir().unwrap();
-    std::fs::write(
-        directory.path().join("a.json"),
-        r#"{"primary_gateways": ["x"]}"#,
-    )
-    .unwrap();
+    std::fs::write(directory.path().join("a.json"), r#"{"segment": "x"}"#).unwrap();
     let output = command(&["-dev"], directory.path()).output();
     let output = timeout(LIMIT, output).await.unwrap().unwrap();
     assert_eq!(output.status.code(), Some(1));
     let text = String::from_utf8(output.stderr).unwrap();
-    assert!(
-        text.contains("a.json: primary_gateways is not supported"),
-        "{text}"
-    );
+    assert!(text.contains("a.json: segment is not supported"), "{text}");
 }

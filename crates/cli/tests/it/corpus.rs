@@ -210,7 +210,7 @@ const REFUSED: &[(&str, &str)] = &[
     ),
     (
         r#"primary_gateways = ["x"]"#,
-        "primary_gateways is not supported",
+        "primary_gateways requires connect.enable_mesh_gateway_wan_federation",
     ),
 ];
 

@@ -2,14 +2,16 @@
 //!
 //! A server has the name `server.<datacenter>.<domain>`. Both sides verify that the other one is signed by the CA
 //! and has such a name. So a client's certificate of the same CA is no server's, and a server cannot pretend to be
-//! in another datacenter.
+//! in another datacenter. Servers that are reached through gateways also have the name
+//! `<node>.server.<datacenter>.<domain>`, by which gateways find them.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use rustls::client::WebPkiServerVerifier;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::client::{WebPkiServerVerifier, verify_server_name};
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
+use rustls::server::ParsedCertificate;
 use rustls::sign::{CertifiedKey, SingleCertAndKey};
 use rustls::{
     CertificateError, ClientConfig, DigitallySignedStruct, Error, RootCertStore, ServerConfig,
@@ -33,12 +35,43 @@ pub struct AgentFiles {
     pub policy: ServerPolicy,
 }
 
+/// Who must be at the other end of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ExpectedServer<'a> {
+    /// A server of any datacenter.
+    Any,
+    /// A server of a datacenter.
+    OfDatacenter(&'a str),
+    /// The server of a node in a datacenter.
+    OfNode {
+        /// The node.
+        node: &'a str,
+        /// The datacenter.
+        datacenter: &'a str,
+    },
+}
+
+impl ExpectedServer<'_> {
+    /// The name that its certificate must have. `None`: any name of a server.
+    pub fn name(&self, domain: &str) -> Option<String> {
+        let domain = domain.trim_end_matches('.');
+        match self {
+            Self::Any => None,
+            Self::OfDatacenter(datacenter) => Some(format!("server.{datacenter}.{domain}")),
+            Self::OfNode { node, datacenter } => {
+                Some(format!("{node}.server.{datacenter}.{domain}"))
+            }
+        }
+    }
+}
+
 /// Both sides of connections between servers.
 #[derive(Clone, Debug)]
 pub struct AgentTls {
     roots: Arc<RootCertStore>,
     server: Arc<ServerConfig>,
     client: ClientConfig,
+    own: Option<CertificateDer<'static>>,
     domain: Arc<str>,
 }
 
@@ -55,7 +88,7 @@ impl AgentTls {
             policy,
         } = files;
         let roots = Arc::new(policy.roots()?);
-        let own = own_certificate(certificate, key)?;
+        let (own, chain) = own_certificate(certificate, key)?;
         let mut server = restricted(&*server_config_of(own.clone())?, policy)?;
         let names = protocols.iter().map(|name| name.as_bytes().to_vec());
         server.alpn_protocols = names.collect();
@@ -70,6 +103,7 @@ impl AgentTls {
             roots,
             server: Arc::new(server),
             client,
+            own: chain.into_iter().next(),
             domain: domain.into(),
         })
     }
@@ -80,24 +114,31 @@ impl AgentTls {
         Arc::clone(&self.server)
     }
 
-    /// The side that connects to a server of this datacenter, or of any, and asks for one protocol.
+    /// The side that connects to a server and asks for one protocol.
     ///
     /// # Errors
     ///
     /// [`TlsError`], which only a defect causes.
     pub fn client(
         &self,
-        datacenter: Option<&str>,
+        server: ExpectedServer<'_>,
         protocol: &str,
     ) -> Result<Arc<ClientConfig>, TlsError> {
         let mut client = self.client.clone();
-        client.dangerous().set_certificate_verifier(verifier(
-            &self.roots,
-            &self.domain,
-            datacenter,
-        )?);
+        let verifier = verifier(&self.roots, &self.domain, server.name(&self.domain))?;
+        client.dangerous().set_certificate_verifier(verifier);
         client.alpn_protocols = vec![protocol.as_bytes().to_vec()];
         Ok(Arc::new(client))
+    }
+
+    /// Whether this server's own certificate is one of the server that is expected.
+    pub fn is_own(&self, server: ExpectedServer<'_>) -> bool {
+        let Some((own, name)) = self.own.as_ref().zip(server.name(&self.domain)) else {
+            return false;
+        };
+        let parsed = ParsedCertificate::try_from(own).ok();
+        let both = parsed.zip(ServerName::try_from(name).ok());
+        both.is_some_and(|(own, name)| verify_server_name(&own, &name).is_ok())
     }
 
     /// The datacenters of a verified server's certificate, in lower case. Empty: it is not a server's.
@@ -106,28 +147,33 @@ impl AgentTls {
     }
 }
 
-fn own_certificate(certificate: &Path, key: &Path) -> Result<Arc<SingleCertAndKey>, TlsError> {
+type Chain = Vec<CertificateDer<'static>>;
+
+fn own_certificate(
+    certificate: &Path,
+    key: &Path,
+) -> Result<(Arc<SingleCertAndKey>, Chain), TlsError> {
     let (certificate, key) = (Source::file(certificate)?, Source::file(key)?);
     let (chain, private) = (certificate.certificates()?, key.private_key()?);
-    let own = CertifiedKey::from_der(chain, private, &provider());
+    let own = CertifiedKey::from_der(chain.clone(), private, &provider());
     let own = own.map_err(|source| bad_pair(certificate, key, source))?;
-    Ok(Arc::new(SingleCertAndKey::from(own)))
+    Ok((Arc::new(SingleCertAndKey::from(own)), chain))
 }
 
 fn verifier(
     roots: &Arc<RootCertStore>,
     domain: &str,
-    datacenter: Option<&str>,
-) -> Result<Arc<OfDatacenter>, TlsError> {
+    name: Option<String>,
+) -> Result<Arc<Verifier>, TlsError> {
     let usual = WebPkiServerVerifier::builder_with_provider(Arc::clone(roots), provider()).build();
     let usual = usual.map_err(|error| TlsError::BadCertificate {
         origin: "the CA of the servers".to_owned(),
         reason: error.to_string(),
     })?;
-    Ok(Arc::new(OfDatacenter {
+    Ok(Arc::new(Verifier {
         usual,
         domain: domain.to_owned(),
-        datacenter: datacenter.map(ToOwned::to_owned),
+        name,
     }))
 }
 
@@ -146,16 +192,16 @@ fn datacenters_of(certificate: &CertificateDer<'_>, domain: &str) -> Vec<String>
     datacenters.collect()
 }
 
-/// Accepts servers of one datacenter, or of any, whatever address or name was dialled: the name of the node is only
-/// known to those who have spoken with it.
+/// Accepts servers by their name, whatever address was dialled.
 #[derive(Debug)]
-struct OfDatacenter {
+struct Verifier {
     usual: Arc<WebPkiServerVerifier>,
     domain: String,
-    datacenter: Option<String>,
+    /// `None`: any server.
+    name: Option<String>,
 }
 
-impl ServerCertVerifier for OfDatacenter {
+impl ServerCertVerifier for Verifier {
     fn verify_server_cert(
         &self,
         end_entity: &CertificateDer<'_>,
@@ -165,14 +211,11 @@ impl ServerCertVerifier for OfDatacenter {
         now: UnixTime,
     ) -> Result<ServerCertVerified, Error> {
         let not_valid = || Error::InvalidCertificate(CertificateError::NotValidForName);
-        let datacenter = match &self.datacenter {
-            Some(datacenter) => datacenter.clone(),
-            None => {
-                let mut found = datacenters_of(end_entity, &self.domain).into_iter();
-                found.next().ok_or_else(not_valid)?
-            }
-        };
-        let name = format!("server.{datacenter}.{}", self.domain.trim_end_matches('.'));
+        // The certificate of any server must have a datacenter.
+        let datacenter = datacenters_of(end_entity, &self.domain).into_iter().next();
+        let of_any = datacenter.ok_or_else(not_valid)?;
+        let of_any = ExpectedServer::OfDatacenter(&of_any).name(&self.domain);
+        let name = self.name.clone().or(of_any).unwrap_or_default();
         let name = ServerName::try_from(name).map_err(|_| not_valid())?;
         self.usual
             .verify_server_cert(end_entity, intermediates, &name, ocsp_response, now)

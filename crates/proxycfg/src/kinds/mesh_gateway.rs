@@ -9,7 +9,7 @@ use super::Reading;
 use super::kept_list::KeptList;
 use crate::error::WatchError;
 use crate::gateways::{self, MeshService, MeshServices};
-use crate::remote::{self, GatewaysElsewhere};
+use crate::remote::{self, GatewaysElsewhere, Servers};
 use crate::snapshot::ProxyId;
 use crate::value::{queried, values};
 
@@ -24,12 +24,15 @@ values! {
         pub services: Arc<MeshServices>,
         /// The mesh gateways of the same partition in other datacenters.
         pub elsewhere: Arc<GatewaysElsewhere>,
+        /// The servers that it leads to; none unless it exposes servers.
+        pub servers: Arc<Option<Servers>>,
     }
 }
 
 queried! {
     Option<UpstreamLimits>, |_| 0;
     GatewaysElsewhere, |all| all.0.iter().map(|one| 1 + one.instances.len()).sum();
+    Option<Servers>, |servers| servers.as_ref().map_or(0, |servers| 2 * servers.all.len());
     MeshServices, |all| all.0.iter().map(|one| one.size()).sum();
 }
 
@@ -44,6 +47,7 @@ pub(super) struct Parts {
     limits: Kept<Arc<Option<UpstreamLimits>>>,
     names: Kept<Arc<Vec<ServiceName>>>,
     elsewhere: Kept<Arc<GatewaysElsewhere>>,
+    servers: Kept<Arc<Option<Servers>>>,
     services: KeptList<ServiceName, Arc<Option<Arc<MeshService>>>>,
     /// The services of the last snapshot.
     last: Arc<MeshServices>,
@@ -67,7 +71,16 @@ pub(super) fn snapshot(read: &mut Reading<'_, '_>, parts: &mut Parts) -> Option<
     Some(MeshGateway {
         limits: read.kept(&mut parts.limits, |txn| limits(txn, gateway)),
         services: Arc::clone(&parts.last),
-        elsewhere: read.kept(&mut parts.elsewhere, remote::gateways_elsewhere),
+        elsewhere: read.kept(&mut parts.elsewhere, |txn| {
+            remote::gateways_elsewhere(txn, &read.config.datacenter)
+        }),
+        servers: match read.proxy.instance.exposes_servers() {
+            true => read.kept(&mut parts.servers, |txn| {
+                let domain = read.config.dns_domains.first();
+                domain.map_or_else(Arc::default, |domain| remote::servers(txn, domain))
+            }),
+            false => Arc::default(),
+        },
     })
 }
 

@@ -1,7 +1,8 @@
 //! The mesh gateway: it forwards TLS connections by their server name (SNI) and terminates none. A
 //! cluster for each service and subset of its partition has that server name as its name, so that
 //! one filter chain serves all of them. Connections to another datacenter, whose server names are below
-//! that of its gateways, go to these.
+//! that of its gateways, go to these. A gateway that exposes servers also forwards the connections of
+//! servers, to one or to any of its own datacenter, or to the gateways of another one.
 
 use std::cell::LazyCell;
 use std::sync::Arc;
@@ -11,7 +12,9 @@ use envoy_types::pb::envoy::config::core::v3::TrafficDirection;
 use envoy_types::pb::envoy::config::listener::v3::{FilterChain, FilterChainMatch};
 use envoy_types::pb::envoy::extensions::filters::network::sni_cluster::v3::SniCluster;
 use legate_model::{ServiceName, sni};
-use legate_proxycfg::{GatewaysElsewhere, GatewaysOf, Instances, MeshGateway, MeshService, Proxy};
+use legate_proxycfg::{
+    GatewaysElsewhere, GatewaysOf, Instances, MeshGateway, MeshService, Proxy, Servers,
+};
 
 use super::change::{Positions, SameProxy};
 use crate::balancing::Balancing;
@@ -40,6 +43,9 @@ const LISTENERS: Section = Section("listeners");
 
 /// Other datacenters, one unit each.
 const ELSEWHERE: Section = Section("other datacenters");
+
+/// The servers of this datacenter, in one unit.
+const SERVERS: Section = Section("servers");
 
 pub(super) fn compose(
     composer: &mut Composer<'_>,
@@ -71,6 +77,8 @@ pub(super) fn compose(
         proxy,
         now: &own.elsewhere,
         last: last.map(|last| &*last.elsewhere),
+        servers: (*own.servers).as_ref(),
+        last_servers: last.and_then(|last| (*last.servers).as_ref()),
         same,
     };
     let last = last.map(|last| &*last.services);
@@ -93,6 +101,7 @@ pub(super) fn compose(
         composer.add(SERVICES, unit);
     }
     elsewhere.add_clusters(composer, &gateway, &settings);
+    elsewhere.add_servers(composer, &gateway, &settings);
     listeners(composer, &elsewhere, &settings);
 }
 
@@ -198,7 +207,17 @@ struct Elsewhere<'a> {
     proxy: &'a Proxy,
     now: &'a GatewaysElsewhere,
     last: Option<&'a GatewaysElsewhere>,
+    /// The servers of this datacenter. `None`: the gateway leads to no servers.
+    servers: Option<&'a Servers>,
+    last_servers: Option<&'a Servers>,
     same: SameProxy,
+}
+
+/// A cluster of gateways or servers.
+struct Group<'a> {
+    name: String,
+    now: &'a Arc<Instances>,
+    last: Option<&'a Arc<Instances>>,
 }
 
 impl Elsewhere<'_> {
@@ -228,33 +247,100 @@ impl Elsewhere<'_> {
         self.same.mesh_name && self.last.is_some_and(|last| names(last) == names(self.now))
     }
 
-    /// Adds a cluster for each datacenter, with its endpoints unless gateways have host names.
+    /// The name of the servers of a datacenter in certificates, which is also the name of their cluster. `None`: the
+    /// gateway leads to no servers.
+    fn servers_of(&self, datacenter: &str) -> Option<String> {
+        let domain = &self.servers?.domain;
+        Some(format!("server.{datacenter}.{domain}"))
+    }
+
+    /// Adds the clusters of each datacenter: its gateways and, if this one leads to servers, those that do too.
     fn add_clusters(
         &self,
         composer: &mut Composer<'_>,
         gateway: &GatewaySettings,
         settings: &Settings<'_>,
     ) {
-        let memo = composer.memo;
-        let is_listed = |one: &GatewaysOf| !external::has_names(&one.instances);
         for now in &self.now.0 {
             let last = self.last.map_or(&[][..], |last| &last.0);
             let is_it = |one: &GatewaysOf| one.datacenter == now.datacenter;
             let before = last.iter().position(is_it);
             let last = before.and_then(|at| last.get(at));
             let mut unit = composer.unit(ELSEWHERE, before);
-            let is_same = self.same.mesh_name
-                && last.is_some_and(|last| Arc::ptr_eq(&last.instances, &now.instances));
-            let both_listed = self.same.mesh_name && is_listed(now) && last.is_some_and(is_listed);
-            let name = || self.name(&now.datacenter);
-            let unchanged = self.same.instance && (is_same || both_listed);
-            unit.part(Type::Cluster, name, unchanged, |warnings| {
+            let gateways = Group {
+                name: self.name(&now.datacenter),
+                now: &now.instances,
+                last: last.map(|last| &last.instances),
+            };
+            self.add_group(composer.memo, &mut unit, &gateways, (gateway, settings));
+            if let Some(name) = self.servers_of(&now.datacenter) {
+                let last = last.filter(|_| self.last_servers.is_some());
+                let gateways = Group {
+                    name,
+                    now: &now.to_servers,
+                    last: last.map(|last| &last.to_servers),
+                };
+                self.add_group(composer.memo, &mut unit, &gateways, (gateway, settings));
+            }
+            composer.add(ELSEWHERE, unit);
+        }
+    }
+
+    /// Adds the clusters of the servers of this datacenter: one of all, and one of each.
+    fn add_servers(
+        &self,
+        composer: &mut Composer<'_>,
+        gateway: &GatewaySettings,
+        settings: &Settings<'_>,
+    ) {
+        let Some(servers) = self.servers.filter(|servers| !servers.all.is_empty()) else {
+            return;
+        };
+        let mut unit = composer.unit(SERVERS, Some(0));
+        let all = self.servers_of(&self.proxy.datacenter).unwrap_or_default();
+        let groups = servers.by_node.iter().map(|(node, server)| Group {
+            name: format!("{node}.{all}"),
+            now: server,
+            last: self.last_servers.and_then(|last| {
+                let mut last = last.by_node.iter();
+                last.find(|(name, _)| name == node).map(|(_, last)| last)
+            }),
+        });
+        let of_all = Group {
+            name: all.clone(),
+            now: &servers.all,
+            last: self.last_servers.map(|last| &last.all),
+        };
+        for group in std::iter::once(of_all).chain(groups) {
+            self.add_group(composer.memo, &mut unit, &group, (gateway, settings));
+        }
+        composer.add(SERVERS, unit);
+    }
+
+    /// Adds a cluster, with its endpoints unless some have host names.
+    fn add_group(
+        &self,
+        memo: &Memo,
+        unit: &mut UnitBuilder<'_>,
+        group: &Group<'_>,
+        (gateway, settings): (&GatewaySettings, &Settings<'_>),
+    ) {
+        let Group { name, now, last } = group;
+        let is_listed = |one: &Arc<Instances>| !external::has_names(one);
+        let is_same = self.same.mesh_name && last.is_some_and(|last| Arc::ptr_eq(last, now));
+        let both_listed = self.same.mesh_name && is_listed(now) && last.is_some_and(is_listed);
+        let unchanged = self.same.instance && (is_same || both_listed);
+        unit.part(
+            Type::Cluster,
+            || name.clone(),
+            unchanged,
+            |warnings| {
                 let discovery = match is_listed(now) {
                     true => Discovery::Endpoints,
-                    false => Discovery::of_names(&name(), &now.instances, gateway, warnings),
+                    false => Discovery::of_names(name, now, gateway, warnings),
                 };
                 let cluster = ExternalCluster {
-                    name: &name(),
+                    name,
                     discovery,
                     connect_timeout: gateway.connect_timeout,
                     http2: false,
@@ -265,33 +351,85 @@ impl Elsewhere<'_> {
                     fetch_timeout: settings.0.fetch_timeout,
                 };
                 made(external::cluster(memo, &cluster))
-            });
-            unit.part(Type::Endpoints, name, is_same, |warnings| {
+            },
+        );
+        unit.part(
+            Type::Endpoints,
+            || name.clone(),
+            is_same,
+            |warnings| {
                 if !is_listed(now) {
                     return Ok(None);
                 }
-                let (name, instances) = (name(), &now.instances);
-                made(endpoint::assignment(memo, &name, instances, None, warnings))
-            });
-            composer.add(ELSEWHERE, unit);
-        }
+                made(endpoint::assignment(memo, name, now, None, warnings))
+            },
+        );
     }
+
+    /// The filter chains that lead to other datacenters and to servers.
+    fn chains(&self) -> Vec<ChainInput> {
+        let datacenters = || self.now.0.iter().map(|one| &one.datacenter);
+        let to_services = datacenters().map(|datacenter| {
+            let cluster = self.name(datacenter);
+            ChainInput {
+                server_name: format!("*.{cluster}"),
+                stats: ("mesh_gateway_remote.", self.key(datacenter)),
+                cluster,
+            }
+        });
+        let to_servers = datacenters().filter_map(|datacenter| {
+            let cluster = self.servers_of(datacenter)?;
+            Some(ChainInput {
+                server_name: format!("*.{cluster}"),
+                stats: ("mesh_gateway_remote.", self.key(datacenter)),
+                cluster,
+            })
+        });
+        let own = self.proxy.datacenter.as_ref();
+        let servers = self.servers.iter().flat_map(|servers| &servers.by_node);
+        let to_own = servers.filter_map(|(node, _)| {
+            let cluster = format!("{node}.{}", self.servers_of(own)?);
+            Some(ChainInput {
+                server_name: cluster.clone(),
+                stats: ("mesh_gateway_local_server.", own.to_owned()),
+                cluster,
+            })
+        });
+        to_services.chain(to_servers).chain(to_own).collect()
+    }
+
+    fn has_same_chains(&self) -> bool {
+        let nodes = |servers: Option<&Servers>| {
+            let domain = servers.map(|servers| Arc::clone(&servers.domain));
+            let nodes = servers.iter().flat_map(|servers| &servers.by_node);
+            let nodes = nodes.map(|(node, _)| node.clone());
+            (domain, nodes.collect::<Vec<_>>())
+        };
+        self.has_same_names() && nodes(self.servers) == nodes(self.last_servers)
+    }
+}
+
+/// A filter chain by which connections with a server name go to a cluster.
+#[derive(Hash)]
+struct ChainInput {
+    server_name: String,
+    cluster: String,
+    /// The beginning of the prefix of its statistics, and what is behind it.
+    stats: (&'static str, String),
 }
 
 /// Adds the listeners, in the order of their names.
 fn listeners(composer: &mut Composer<'_>, elsewhere: &Elsewhere<'_>, settings: &Settings<'_>) {
     let (memo, proxy) = (composer.memo, elsewhere.proxy);
     let mut unit = composer.unit(LISTENERS, Some(0));
-    let unchanged = elsewhere.same.instance && elsewhere.has_same_names();
+    let unchanged = elsewhere.same.instance && elsewhere.has_same_chains();
     if unchanged && unit.is_sound() && unit.take_over() {
         composer.add(LISTENERS, unit);
         return;
     }
     let mut warnings = settings.1.clone();
     GatewaySettings::read(&proxy.instance, &mut warnings);
-    let datacenters = elsewhere.now.0.iter().map(|one| &one.datacenter);
-    let datacenters = datacenters.map(|name| (elsewhere.name(name), elsewhere.key(name)));
-    let datacenters: Vec<_> = datacenters.collect();
+    let chains = elsewhere.chains();
     let addresses = bind::addresses(&proxy.instance, &mut warnings);
     for address in &addresses {
         unit.part(
@@ -304,7 +442,7 @@ fn listeners(composer: &mut Composer<'_>, elsewhere: &Elsewhere<'_>, settings: &
                 let input = ListenerInput {
                     address,
                     bind: &bind,
-                    datacenters: &datacenters,
+                    chains: &chains,
                     telemetry: &settings.0.telemetry,
                 };
                 let resource = listener(memo, &input)?;
@@ -322,8 +460,8 @@ fn listeners(composer: &mut Composer<'_>, elsewhere: &Elsewhere<'_>, settings: &
 struct ListenerInput<'a> {
     address: &'a Address,
     bind: &'a Bind,
-    /// The server name of the gateways of each other datacenter, and the key in statistics.
-    datacenters: &'a [(String, String)],
+    /// Those before the one for services of this datacenter.
+    chains: &'a [ChainInput],
     telemetry: &'a Telemetry,
 }
 
@@ -335,22 +473,18 @@ fn listener(memo: &Memo, input: &ListenerInput<'_>) -> Result<Arc<EncodedResourc
         let by_name = listener::network_filter(SNI_CLUSTER, encode::any(&SniCluster {}));
         let stats = names::stat_prefix("mesh_gateway_local.", &input.address.name);
         let proxy = listener::tcp_proxy(&stats, "", 1, false, input.telemetry);
-        let to_elsewhere = input.datacenters.iter().map(|(cluster, key)| {
-            let stats = format!("mesh_gateway_remote.{}.", input.address.name);
+        let named = input.chains.iter().map(|chain| {
+            let (beginning, key) = &chain.stats;
+            let stats = format!("{beginning}{}.", input.address.name);
             let stats = names::stat_prefix(&stats, key);
             let names = FilterChainMatch {
-                server_names: vec![format!("*.{cluster}")],
+                server_names: vec![chain.server_name.clone()],
                 ..FilterChainMatch::default()
             };
+            let (cluster, telemetry) = (&chain.cluster, input.telemetry);
             FilterChain {
                 filter_chain_match: Some(names),
-                filters: vec![listener::tcp_proxy(
-                    &stats,
-                    cluster,
-                    1,
-                    false,
-                    input.telemetry,
-                )],
+                filters: vec![listener::tcp_proxy(&stats, cluster, 1, false, telemetry)],
                 ..FilterChain::default()
             }
         });
@@ -358,7 +492,7 @@ fn listener(memo: &Memo, input: &ListenerInput<'_>) -> Result<Arc<EncodedResourc
             filters: vec![by_name, proxy],
             ..FilterChain::default()
         };
-        let chains = to_elsewhere.chain([every_other]).collect();
+        let chains = named.chain([every_other]).collect();
         let direction = TrafficDirection::Unspecified;
         let mut made =
             listener::listener(&name, input.bind, direction, false, input.telemetry, chains);

@@ -6,16 +6,18 @@ use std::time::Duration;
 use legate_model::UpstreamLimits;
 use legate_proxycfg::{
     GatewaysElsewhere, GatewaysOf, Instances, Kind, MeshGateway, MeshService, MeshServices,
-    Snapshot,
+    Servers, Snapshot,
 };
 use legate_resources::{Generator, ResourceSet};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::golden_cases::written;
 use crate::support::{instance, web};
 
 /// The same for all gateways, as in the snapshots of one store.
 static NO_LIMITS: LazyLock<Arc<Option<UpstreamLimits>>> = LazyLock::new(|| Arc::new(None));
+
+static NO_SERVERS: LazyLock<Arc<Option<Servers>>> = LazyLock::new(|| Arc::new(None));
 
 fn service(name: &str, port: u16) -> Arc<MeshService> {
     Arc::new(MeshService {
@@ -34,6 +36,7 @@ fn gateway(services: &[&Arc<MeshService>]) -> Snapshot {
         limits: Arc::clone(&NO_LIMITS),
         services: Arc::new(MeshServices(services.collect())),
         elsewhere: Arc::default(),
+        servers: Arc::clone(&NO_SERVERS),
     });
     snapshot
 }
@@ -111,9 +114,11 @@ fn a_gateway_that_was_a_sidecar_reuses_nothing_of_it() {
 /// A gateway to a service, and to the gateways of another datacenter at this address.
 fn to_dc2(api: &Arc<MeshService>, host: &str, port: u16) -> Snapshot {
     let mut snapshot = gateway(&[api]);
+    let instances = Arc::new(Instances::from(vec![instance(host, port, &[])]));
     let there = GatewaysOf {
         datacenter: "dc2".to_owned(),
-        instances: Arc::new(Instances::from(vec![instance(host, port, &[])])),
+        to_servers: Arc::clone(&instances),
+        instances,
     };
     if let Kind::MeshGateway(own) = &mut snapshot.kind {
         own.elsewhere = Arc::new(GatewaysElsewhere(vec![there]));
@@ -168,4 +173,89 @@ fn a_changed_gateway_of_another_datacenter_makes_its_endpoints() {
         "a cluster, endpoints and the listener"
     );
     assert_eq!(cost(&before, &alone), 1, "the listener");
+}
+
+/// A gateway that leads to the servers of these ports, which are on nodes named after them.
+fn to_servers(before: &Snapshot, ports: &[u16]) -> Snapshot {
+    let server = |port: &u16| instance("10.0.3.1", *port, &[]);
+    let all = ports.iter().map(server).collect::<Vec<_>>();
+    let by_node = ports.iter().map(|port| {
+        let server = Instances::from(vec![server(port)]);
+        (format!("s{port}"), Arc::new(server))
+    });
+    let mut snapshot = before.clone();
+    if let Kind::MeshGateway(own) = &mut snapshot.kind {
+        own.servers = Arc::new(Some(Servers {
+            domain: "consul".into(),
+            by_node: by_node.collect(),
+            all: Arc::new(Instances::from(all)),
+        }));
+    }
+    snapshot
+}
+
+#[test]
+fn servers_are_reached_by_their_names() {
+    let there = to_dc2(&service("api", 1), "203.0.113.1", 443);
+    let snapshot = to_servers(&there, &[8300, 8301]);
+    let set = Generator::new().generate(&snapshot, None);
+    assert!(set.failures().is_empty());
+    let document = written::document(&set);
+    let ports = |cluster: &str| {
+        let endpoints = &document["Endpoints"][cluster]["endpoints"][0]["lbEndpoints"];
+        let endpoints = endpoints.as_array().unwrap().iter();
+        let port = |one: &Value| one["endpoint"]["address"]["socketAddress"]["portValue"].clone();
+        Value::from(endpoints.map(port).collect::<Vec<_>>())
+    };
+    assert_eq!(ports("server.dc1.consul"), json!([8300, 8301]));
+    assert_eq!(ports("s8301.server.dc1.consul"), json!([8301]));
+    assert_eq!(ports("server.dc2.consul"), json!([443]));
+    let listeners = document["Listeners"].as_object().unwrap();
+    let chains = &listeners.values().next().unwrap()["filterChains"];
+    let chains = chains.as_array().unwrap().iter();
+    let chains: Vec<_> = chains
+        .map(|chain| {
+            let filter = &chain["filters"].as_array().unwrap().last().unwrap()["typedConfig"];
+            let name = &chain["filterChainMatch"]["serverNames"][0];
+            [name, &filter["cluster"], &filter["statPrefix"]]
+                .map(|text| text.as_str().unwrap_or("-").to_owned())
+        })
+        .collect();
+    let servers = "mesh_gateway_local_server.default.dc1";
+    assert_eq!(
+        chains,
+        [
+            [
+                "*.dc2.internal.c1.consul",
+                "dc2.internal.c1.consul",
+                "mesh_gateway_remote.default.dc2"
+            ],
+            [
+                "*.server.dc2.consul",
+                "server.dc2.consul",
+                "mesh_gateway_remote.default.dc2"
+            ],
+            [
+                "s8300.server.dc1.consul",
+                "s8300.server.dc1.consul",
+                servers
+            ],
+            [
+                "s8301.server.dc1.consul",
+                "s8301.server.dc1.consul",
+                servers
+            ],
+            ["-", "", "mesh_gateway_local.default"],
+        ]
+    );
+    // The way to servers of dc2 too, two clusters with their endpoints, and the listener.
+    let added = "clusters of dc2, of all and of one server, with endpoints, and the listener";
+    assert_eq!(cost(&there, &to_servers(&there, &[8300])), 7, "{added}");
+    let one = to_servers(&there, &[8300]);
+    assert_eq!(
+        cost(&one, &to_servers(&there, &[8300])),
+        2,
+        "endpoints are others"
+    );
+    assert_eq!(cost(&one, &there), 1, "the listener");
 }

@@ -22,6 +22,7 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use legate_runtime::metrics::{Error as MetricsError, IntCounterVec, Opts, Registry};
 use legate_runtime::{BoxError, CancellationToken, Spawner};
 use legate_store::Reader;
+use legate_wan::Caller;
 use rustls::ServerConfig as TlsConfig;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream, UnixListener};
@@ -370,13 +371,14 @@ impl Service {
     pub(super) async fn handle_server(
         self: Arc<Self>,
         mut request: Request<Incoming>,
-        address: SocketAddr,
+        caller: Caller,
     ) -> http::Response<legate_wan::Body> {
         let client = Peer {
-            address,
+            address: caller.address,
             transport: Transport::Server,
         };
-        request.extensions_mut().insert(ConnectInfo(address));
+        request.extensions_mut().insert(ConnectInfo(caller.address));
+        request.extensions_mut().insert(caller);
         forward::keep_anonymous(&mut request);
         let Ok(response) = self.handle(request, client).await;
         response.map(|body| body.map_err(BoxError::from).boxed_unsync())

@@ -3,15 +3,19 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use axum::Extension;
 use axum::body::Body;
 use axum::extract::State;
 use axum::response::Response;
 use http::StatusCode;
 use http::header::{CONTENT_TYPE, HeaderValue};
 use legate_ca::{CaError, CaManager};
+use legate_model::name::validate_datacenter;
 use legate_model::{CaRoots, ServiceKind, Tenancy};
 use legate_proxycfg::gateways::connect_to;
-use legate_store::Since;
+use legate_runtime::Clock;
+use legate_store::{Since, Writer};
+use legate_wan::Caller as ServerCaller;
 use serde::Deserialize;
 use serde_json::json;
 use tokio::time::{Instant, sleep, timeout_at};
@@ -20,6 +24,7 @@ use super::call::Call;
 use crate::api_error::ApiError;
 use crate::config::ServerConfig;
 use crate::dns::{Client, Responder, Transport};
+use crate::federation::OwnGateways;
 use crate::mirror::RemoteRange;
 use crate::prepared::{self, Caller, Sought};
 use crate::primary_ca::RootsForServers;
@@ -59,12 +64,7 @@ pub(super) async fn replication(call: Call) -> Result<Response, ApiError> {
         wait,
         acls,
     } = call.decode()?;
-    if let Some(primary) = call.config.primary() {
-        let here = &call.config.datacenter;
-        return Err(ApiError::bad_request(format!(
-            "{here:?} is not the primary datacenter: it follows {primary:?}; correct primary_datacenter"
-        )));
-    }
+    require_primary(&call)?;
     if acls && !call.config.acl.enabled {
         return Err(ApiError::bad_request(
             "The primary datacenter has no ACLs: enable them there first (acl.enabled), or not in the secondaries",
@@ -108,6 +108,48 @@ pub(super) async fn replication(call: Call) -> Result<Response, ApiError> {
         // Many changes of rows that are not replicated are looked at together.
         sleep(PACE).await;
     }
+}
+
+fn require_primary(call: &Call) -> Result<(), ApiError> {
+    let Some(primary) = call.config.primary() else {
+        return Ok(());
+    };
+    let here = &call.config.datacenter;
+    Err(ApiError::bad_request(format!(
+        "{here:?} is not the primary datacenter: it follows {primary:?}; correct primary_datacenter"
+    )))
+}
+
+/// `POST /v1/internal/legate/servers/gateways`: a secondary datacenter says what its mesh gateways are.
+pub(super) async fn gateways(
+    State(writer): State<Writer>,
+    State(clock): State<Clock>,
+    Extension(caller): Extension<ServerCaller>,
+    call: Call,
+) -> Result<Response, ApiError> {
+    let authorizer = call.authorizer()?;
+    ApiError::require(authorizer.operator_write(), "operator:write", "")?;
+    let OwnGateways {
+        datacenter,
+        gateways,
+    } = call.decode()?;
+    validate_datacenter(&datacenter).map_err(|error| ApiError::bad_request(error.to_string()))?;
+    require_primary(&call)?;
+    let datacenter = datacenter.to_ascii_lowercase();
+    let is_own = datacenter.eq_ignore_ascii_case(&call.config.datacenter);
+    if is_own || !caller.datacenters.contains(&datacenter) {
+        return Err(ApiError::bad_request(format!(
+            "A server with a certificate of {:?} cannot say what the mesh gateways of {datacenter:?} are",
+            caller.datacenters
+        )));
+    }
+    let now = clock.now();
+    call.write(&writer, move |txn| {
+        txn.put_mesh_gateways(&datacenter, &gateways, now);
+        Ok(())
+    })
+    .await?;
+    call.json(&true)
 }
 
 /// `POST /v1/internal/legate/servers/ca/roots`: the roots as a blocking query, with the index that the state had when they

@@ -19,6 +19,7 @@ mod discovery_chain;
 mod dry_run;
 mod events;
 mod exported;
+mod federation;
 mod for_servers;
 mod forward;
 mod gateway_services;
@@ -106,7 +107,7 @@ impl Api {
         let service = Arc::clone(&self.0);
         Arc::new(move |request, caller| {
             let service = Arc::clone(&service);
-            service.handle_server(request, caller.address).boxed()
+            service.handle_server(request, caller).boxed()
         })
     }
 
@@ -315,6 +316,7 @@ fn mesh_routes() -> Router<ApiState> {
             "/v1/internal/legate/servers/range",
             post(for_servers::range),
         )
+        .merge(federation_routes())
         .route("/v1/internal/legate/status", get(status::own))
         .route("/v1/internal/legate/proxies", get(proxies::list))
         .route("/v1/internal/legate/proxy/{node}/{id}", get(proxies::get))
@@ -325,6 +327,22 @@ fn mesh_routes() -> Router<ApiState> {
         .route(
             "/v1/config/{kind}/{name}",
             get(config::get).delete(config::delete),
+        )
+}
+
+fn federation_routes() -> Router<ApiState> {
+    let one = get(federation::one);
+    Router::new()
+        .route("/v1/internal/federation-states", get(federation::list))
+        .route(
+            "/v1/internal/federation-states/mesh-gateways",
+            get(federation::mesh_gateways),
+        )
+        .route("/v1/internal/federation-state/{datacenter}", one)
+        .route("/v1/internal/federation-state/", get(federation::nameless))
+        .route(
+            "/v1/internal/legate/servers/gateways",
+            post(for_servers::gateways),
         )
 }
 

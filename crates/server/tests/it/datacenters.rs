@@ -41,6 +41,7 @@ pub(crate) fn of_datacenter(
             join: Vec::new(),
             retry_interval: Duration::from_secs(1),
             retry_max: 0,
+            through_gateways: None,
         });
     }
 }

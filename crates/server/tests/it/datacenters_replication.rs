@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use crate::datacenters::{PATIENCE, join, of_datacenter};
 use crate::http_client::{Client, Reply, start};
 
-const ROOT: &str = "7f6c2a1e-0d3b-4c55-9c1f-5a4d4b7c1b01";
+pub(crate) const ROOT: &str = "7f6c2a1e-0d3b-4c55-9c1f-5a4d4b7c1b01";
 
 fn with_acls(config: &mut ServerConfig) {
     config.acl = AclConfig {
@@ -23,7 +23,7 @@ fn with_acls(config: &mut ServerConfig) {
     };
 }
 
-fn primary(ca: &TestCa) -> impl FnOnce(&mut ServerConfig) {
+pub(crate) fn primary(ca: &TestCa) -> impl FnOnce(&mut ServerConfig) {
     let of_datacenter = of_datacenter(ca, "dc1");
     |config| {
         of_datacenter(config);
@@ -32,7 +32,7 @@ fn primary(ca: &TestCa) -> impl FnOnce(&mut ServerConfig) {
     }
 }
 
-fn secondary(ca: &TestCa, token: &str) -> impl FnOnce(&mut ServerConfig) {
+pub(crate) fn secondary(ca: &TestCa, token: &str) -> impl FnOnce(&mut ServerConfig) {
     let of_datacenter = of_datacenter(ca, "dc2");
     let token = Secret::new(token);
     |config| {
@@ -44,7 +44,7 @@ fn secondary(ca: &TestCa, token: &str) -> impl FnOnce(&mut ServerConfig) {
 }
 
 /// Reads until the answer is as expected.
-async fn until(client: &Client, path: &str, expected: impl Fn(&Reply) -> bool) -> Reply {
+pub(crate) async fn until(client: &Client, path: &str, expected: impl Fn(&Reply) -> bool) -> Reply {
     wait::until(async || {
         let reply = client.get(path).await;
         match expected(&reply) {

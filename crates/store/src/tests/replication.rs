@@ -1,5 +1,6 @@
 //! Replication from one store to another: whatever is lost, repeated or restarted, in the end both have the same rows.
 
+use std::sync::Arc;
 use std::time::SystemTime;
 
 use futures_util::FutureExt;
@@ -7,7 +8,10 @@ use legate_model::acl::{
     AuthMethod, BindingRule, GLOBAL_MANAGEMENT_ID, Policy, PolicyLink, Role, RoleLink, Token,
     TokenLocality,
 };
-use legate_model::{ConfigKind, IntentionAction, Namespace, Secret, Tenancy};
+use legate_model::{
+    CheckServiceNode, ConfigKind, IntentionAction, Namespace, Secret, ServiceInstance, ServiceKind,
+    Tenancy,
+};
 use proptest::prelude::*;
 
 use super::{attempt, defaults, intention};
@@ -26,6 +30,8 @@ enum Change {
         name: &'static str,
         exists: bool,
     },
+    /// The number of mesh gateways of a datacenter; 0: they are forgotten.
+    Gateways(&'static str, u16),
     /// A snapshot of this number of changes ago is restored.
     Restore(usize),
 }
@@ -123,6 +129,8 @@ fn any_change() -> impl Strategy<Value = Change> {
     prop_oneof![
         20 => command.prop_map(|command| Change::Command(Box::new(command))),
         2 => namespace.prop_map(|(name, exists)| Change::Namespace { name, exists }),
+        2 => (prop::sample::select(vec!["dc2", "dc3"]), 0..4u16)
+            .prop_map(|(datacenter, number)| Change::Gateways(datacenter, number)),
         1 => (0..20usize).prop_map(Change::Restore),
     ]
 }
@@ -166,6 +174,19 @@ fn saved(store: &Store) -> Vec<u8> {
 
 fn in_namespace(name: &str) -> Tenancy {
     Tenancy::default().in_namespace(&name.parse().unwrap())
+}
+
+fn gateway(port: u16) -> CheckServiceNode {
+    let service = ServiceInstance {
+        kind: ServiceKind::MeshGateway,
+        port,
+        ..ServiceInstance::default()
+    };
+    CheckServiceNode {
+        node: Arc::default(),
+        service: Arc::new(service),
+        checks: Vec::new(),
+    }
 }
 
 /// Removes what deleted namespaces contain, as each datacenter does by itself.
@@ -222,6 +243,14 @@ impl Pair {
                     };
                 });
                 empty(&self.primary);
+            }
+            Change::Gateways(datacenter, number) => {
+                let (datacenter, number) = (*datacenter, *number);
+                let gateways: Vec<_> = (0..number).map(gateway).collect();
+                write(&self.primary, move |txn| match number {
+                    0 => txn.remove_mesh_gateways(datacenter),
+                    _ => txn.put_mesh_gateways(datacenter, &gateways, NOW),
+                });
             }
             Change::Restore(ago) => {
                 let at = self.snapshots.len().checked_sub(1 + ago);
@@ -354,6 +383,9 @@ fn comparable(state: &State) -> Vec<String> {
     }
     for namespace in txn.namespaces() {
         add(serde_json::to_value(&*namespace).unwrap());
+    }
+    for state in txn.federation_states() {
+        add(serde_json::to_value(&*state).unwrap());
     }
     for kind in [ConfigKind::ServiceDefaults, ConfigKind::ServiceIntentions] {
         for entry in txn.config_entries(kind) {

@@ -175,14 +175,6 @@ fn one_client_may_have_all_connections() {
 fn unsupported_settings_are_refused_with_file_and_key() {
     for (text, key) in [
         (
-            "primary_gateways = [\"x\"]",
-            "primary_gateways is not supported",
-        ),
-        (
-            "connect { enable_mesh_gateway_wan_federation = true }",
-            "wan_federation is not supported",
-        ),
-        (
             "auto_encrypt { tls = true }",
             "auto_encrypt.tls is not supported",
         ),
@@ -547,4 +539,62 @@ fn servers_of_other_datacenters() {
     );
     let cloud = format!("{tls} retry_join_wan = [\"provider=aws tag_key=x\"]");
     assert!(refused(&[("a.hcl", &cloud)]).contains("clouds are not asked for servers"));
+}
+
+#[test]
+fn servers_behind_mesh_gateways() {
+    let on = r#"
+        tls { defaults { ca_file = "ca.pem" cert_file = "a.pem" key_file = "b.pem" } }
+        connect { enable_mesh_gateway_wan_federation = true }
+    "#;
+    let of = |more: &str| {
+        let wan = config(&["-dev"], &[("a.hcl", on), ("b.hcl", more)]).wan;
+        wan.unwrap().through_gateways.unwrap()
+    };
+    assert!(of("").addresses.is_empty(), "as the primary");
+    let secondary = r#"
+        primary_datacenter = "dc0" primary_gateways_interval = "5s"
+        primary_gateways = ["gateway.example:8443", "[2001:db8::1]:443"]
+    "#;
+    let known = of(secondary);
+    let addresses = known.addresses.iter().map(ToString::to_string);
+    assert_eq!(
+        addresses.collect::<Vec<_>>(),
+        ["gateway.example:8443", "[2001:db8::1]:443"]
+    );
+    assert_eq!(known.interval, Duration::from_secs(5));
+    let flags = ["-dev", "-primary-gateway=192.0.2.7:443"];
+    let more = "primary_datacenter = \"dc0\"";
+    let wan = config(&flags, &[("a.hcl", on), ("b.hcl", more)]).wan;
+    let known = wan.unwrap().through_gateways.unwrap();
+    assert_eq!(known.addresses[0].to_string(), "192.0.2.7:443");
+
+    let off = refused(&[("a.hcl", "primary_gateways = [\"x\"]")]);
+    let reason = "primary_gateways requires connect.enable_mesh_gateway_wan_federation = true";
+    assert!(off.contains(reason), "{off}");
+    let bare = "connect { enable_mesh_gateway_wan_federation = true }";
+    let bare = refused(&[("a.hcl", bare)]);
+    assert!(
+        bare.contains("wan_federation requires ports.server, and ca_file"),
+        "{bare}"
+    );
+    let refused = |more: &str| refused(&[("a.hcl", on), ("b.hcl", more)]);
+    for (more, reason) in [
+        (
+            "primary_gateways = [\"a:1\"]",
+            "is for a secondary datacenter",
+        ),
+        (
+            "primary_datacenter = \"dc0\" primary_gateways = [\"a\"]",
+            "primary_gateways: \"a\" is not an address of a gateway",
+        ),
+        (
+            "primary_datacenter = \"dc0\" primary_gateways = [\"provider=aws x=y\"]",
+            "clouds are not asked",
+        ),
+        ("retry_join_wan = [\"a\"]", "exclude each other"),
+        ("connect { enabled = false }", "requires connect.enabled"),
+    ] {
+        assert!(refused(more).contains(reason), "{more}: {}", refused(more));
+    }
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 use legate_identity::tls::{AgentFiles, ServerPolicy};
-use legate_server::{TlsVersion, WanSettings};
+use legate_server::{InvalidGatewayAddress, PrimaryGateways, TlsVersion, WanSettings};
 
 use super::super::config::{Settings, time};
 use super::super::sockaddr;
@@ -13,7 +13,7 @@ use super::{listeners, operations};
 
 /// Consul's default port for servers.
 const PORT: i64 = 8300;
-/// Consul's default of `retry_interval_wan`.
+/// Consul's default of `retry_interval_wan` and `primary_gateways_interval`.
 const RETRY: Duration = Duration::from_secs(30);
 
 /// The primary datacenter, if it is another one.
@@ -44,8 +44,10 @@ pub(super) fn primary(settings: &Settings, datacenter: &str) -> anyhow::Result<O
 pub(super) fn settings(
     settings: &Settings,
     advertise: IpAddr,
+    primary: Option<&str>,
 ) -> anyhow::Result<Option<WanSettings>> {
     let join = settings.retry_join_wan.clone().unwrap_or_default();
+    let through_gateways = through_gateways(settings, primary)?;
     if let Some(found) = join.iter().find(|address| address.contains("provider=")) {
         bail!(
             "retry_join_wan {found:?}: clouds are not asked for servers; write addresses or host names"
@@ -55,14 +57,15 @@ pub(super) fn settings(
     let port = listeners::port("server", ports.server, PORT)?;
     let files = files(settings)?;
     let (Some(port), Some(files)) = (port, files) else {
-        if !join.is_empty() {
-            bail!(
-                "retry_join_wan requires ports.server, and ca_file, cert_file and key_file in tls.internal_rpc or \
-                 tls.defaults: servers only trust each other by certificates (legate tls ca create, legate tls cert \
-                 create -server)"
-            );
-        }
-        return Ok(None);
+        let wanting = match &through_gateways {
+            Some(_) => "connect.enable_mesh_gateway_wan_federation",
+            None if join.is_empty() => return Ok(None),
+            None => "retry_join_wan",
+        };
+        bail!(
+            "{wanting} requires ports.server, and ca_file, cert_file and key_file in tls.internal_rpc or tls.defaults: \
+             servers only trust each other by certificates (legate tls ca create, legate tls cert create -server)"
+        );
     };
     let bind = match &settings.bind_addr {
         Some(bind) => sockaddr::resolve(bind).context("bind_addr")?,
@@ -86,6 +89,56 @@ pub(super) fn settings(
         join,
         retry_interval: interval.unwrap_or(RETRY).max(Duration::from_secs(1)),
         retry_max: u32::try_from(attempts).context("retry_max_wan must be 0 or more")?,
+        through_gateways,
+    }))
+}
+
+/// Whether other datacenters are reached through mesh gateways only, and where those of the primary are.
+///
+/// # Errors
+/// Names the setting.
+fn through_gateways(
+    settings: &Settings,
+    primary: Option<&str>,
+) -> anyhow::Result<Option<PrimaryGateways>> {
+    let connect = settings.connect.as_ref();
+    let is_on = connect.and_then(|connect| connect.enable_mesh_gateway_wan_federation);
+    let addresses = settings.primary_gateways.clone().unwrap_or_default();
+    let name = "connect.enable_mesh_gateway_wan_federation";
+    if is_on != Some(true) {
+        if !addresses.is_empty() {
+            bail!("primary_gateways requires {name} = true");
+        }
+        return Ok(None);
+    }
+    if connect.and_then(|connect| connect.enabled) == Some(false) {
+        bail!("{name} requires connect.enabled");
+    }
+    if settings
+        .retry_join_wan
+        .as_ref()
+        .is_some_and(|join| !join.is_empty())
+    {
+        bail!(
+            "{name} and retry_join_wan exclude each other: servers are joined through mesh gateways"
+        );
+    }
+    if primary.is_none() && !addresses.is_empty() {
+        bail!("primary_gateways is for a secondary datacenter: set primary_datacenter, too");
+    }
+    if let Some(cloud) = addresses
+        .iter()
+        .find(|address| address.contains("provider="))
+    {
+        bail!("primary_gateways {cloud:?}: clouds are not asked for gateways; write HOST:PORT");
+    }
+    let addresses = addresses.iter().map(|address| address.parse());
+    let addresses: Result<_, InvalidGatewayAddress> = addresses.collect();
+    let interval = settings.primary_gateways_interval.as_deref();
+    let interval = time("primary_gateways_interval", interval)?;
+    Ok(Some(PrimaryGateways {
+        addresses: addresses.context("primary_gateways")?,
+        interval: interval.unwrap_or(RETRY).max(Duration::from_secs(1)),
     }))
 }
 

@@ -58,6 +58,13 @@ pub(crate) async fn join(
     if call.params.flag("wan")? {
         let wan =
             wan.ok_or_else(|| ApiError::internal(format!("Failed to join {address}: {NO_PORT}")))?;
+        let settings = call.config.wan.as_ref();
+        if settings.is_some_and(|wan| wan.through_gateways.is_some()) {
+            return Err(ApiError::internal(
+                "WAN join is disabled when wan federation via mesh gateways is enabled: a secondary joins the primary \
+                 by primary_gateways",
+            ));
+        }
         let joined = wan.join(&address).await;
         return match joined {
             Ok(()) => Ok(call.empty()),
