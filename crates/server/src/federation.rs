@@ -3,17 +3,19 @@
 //! The leader of each datacenter compares the gateways in its catalog with what is stored of it, and stores the
 //! difference: the primary does it itself, a secondary asks the primary to, and gets it back by replication.
 
+use std::collections::HashSet;
 use std::convert::Infallible;
 use std::time::Duration;
 
 use legate_model::{CheckServiceNode, CheckStatus};
 use legate_runtime::{Backoff, BackoffPolicy, BoxError, CancellationToken, Clock};
 use legate_store::{ReadTxn, Store, Unavailable, Watch};
-use legate_wan::{GatewayAddress, KnownGateways, Wan};
+use legate_wan::{GatewayAddress, KnownGateways, ServerName, Wan};
 use serde::{Deserialize, Serialize};
 use tokio::time::{Instant, MissedTickBehavior, interval_at, sleep, timeout};
 
 use crate::acl::Rights;
+use crate::own_node::OWN_SERVICE;
 use crate::problems::Problems;
 use crate::wan;
 
@@ -27,6 +29,8 @@ const RETURN: Duration = Duration::from_secs(10);
 const ANSWER: Duration = Duration::from_secs(10);
 /// How often datacenters are forgotten that have left, as in Consul.
 const PRUNE_EVERY: Duration = Duration::from_hours(1);
+/// How often servers of this datacenter that are not known are joined again.
+const JOIN_AGAIN: Duration = Duration::from_secs(10);
 /// The largest answer of the primary, which is a text at most.
 const LARGEST_ANSWER: usize = 64 * 1024;
 
@@ -203,4 +207,50 @@ fn known_gateways(txn: &ReadTxn<'_>, primary: Option<&str>) -> KnownGateways {
 
 fn leads_to_servers(gateway: &CheckServiceNode) -> bool {
     gateway.service.exposes_servers() && gateway.health() != CheckStatus::Critical
+}
+
+/// Joins the other servers of this datacenter that are in the catalog, until `stop`: whoever joins one of them from
+/// another datacenter then knows all.
+///
+/// # Errors
+/// Never: failures are retried.
+pub(crate) async fn join_own_servers(
+    store: Store,
+    wan: Wan,
+    stop: CancellationToken,
+) -> Result<(), Infallible> {
+    let keep = async {
+        loop {
+            let (servers, mut watch) = {
+                let state = store.state();
+                let txn = state.read();
+                let servers = txn.service(OWN_SERVICE);
+                (servers, store.watch(&txn.into_reads()))
+            };
+            let own = wan.own().name;
+            let known: HashSet<ServerName> =
+                wan.members().into_iter().map(|one| one.name).collect();
+            for server in &servers {
+                let name = ServerName {
+                    node: server.node.node.to_ascii_lowercase(),
+                    datacenter: own.datacenter.clone(),
+                };
+                if name == own || known.contains(&name) {
+                    continue;
+                }
+                let (host, port) = server.address();
+                let address = GatewayAddress {
+                    host: host.to_owned(),
+                    port,
+                };
+                if let Err(error) = wan.join(&address.to_string()).await {
+                    tracing::debug!(%error, "a server of this datacenter is not joined");
+                }
+            }
+            // An error of `timeout` says that it is time to try again.
+            let _ = timeout(JOIN_AGAIN, watch.changed()).await;
+        }
+    };
+    let _: Option<()> = stop.run_until_cancelled(keep).await;
+    Ok(())
 }
