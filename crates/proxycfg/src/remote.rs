@@ -16,7 +16,7 @@ use legate_store::{Range, ReadTxn, Remote};
 use crate::chain::Instances;
 use crate::prepared_query::exact;
 
-/// The service that servers register themselves as.
+/// The name and the id of the service that servers register themselves as.
 const SERVERS: &str = "consul";
 
 /// The endpoints of a target in another datacenter for callers of a partition: its instances or, if the target is to be
@@ -83,10 +83,23 @@ pub(crate) fn gateways(
     let Some(state) = txn.federation_state(datacenter).filter(|_| is_default) else {
         return from_elsewhere(txn, &range);
     };
+    let newest = |list: &[CheckServiceNode]| list.iter().map(last_change).max();
     match txn.remote_if_known(&range) {
-        Some(list) => at_wan_addresses(&list),
-        None => at_wan_addresses(&state.mesh_gateways),
+        // By the indexes of the datacenter itself.
+        Some((list, is_connected))
+            if is_connected || newest(&list) >= newest(&state.mesh_gateways) =>
+        {
+            at_wan_addresses(&list)
+        }
+        _ => at_wan_addresses(&state.mesh_gateways),
     }
+}
+
+/// The index of the last change of an instance.
+fn last_change(instance: &CheckServiceNode) -> u64 {
+    let checks = instance.checks.iter().map(|check| check.modify_index);
+    let own = [instance.node.modify_index, instance.service.modify_index];
+    checks.chain(own).max().unwrap_or_default()
 }
 
 fn from_elsewhere(txn: &ReadTxn<'_>, range: &Range) -> Vec<CheckServiceNode> {
@@ -134,12 +147,10 @@ pub(crate) fn gateways_elsewhere(
                 names.extend(others.filter(|name| !name.eq_ignore_ascii_case(own_datacenter)));
             }
             let of = |datacenter: Arc<str>| {
-                let instances = txn.shared("mesh gateways of a datacenter", &datacenter, |txn| {
-                    let partition = &txn.tenancy().partition;
-                    Instances::from(gateways(txn, &datacenter, partition))
-                });
-                let to_servers = txn.shared("mesh gateways to servers", &datacenter, |_| {
-                    let to_servers = instances.iter().filter(|one| one.service.exposes_servers());
+                let instances = gateways_of(txn, &datacenter);
+                let to_servers = txn.shared("mesh gateways to servers", &datacenter, |txn| {
+                    let all = gateways_of(txn, &datacenter);
+                    let to_servers = all.iter().filter(|one| one.service.exposes_servers());
                     Instances::from(to_servers.cloned().collect::<Vec<_>>())
                 });
                 (!instances.is_empty()).then(|| GatewaysOf {
@@ -150,6 +161,14 @@ pub(crate) fn gateways_elsewhere(
             };
             GatewaysElsewhere(names.into_iter().filter_map(of).collect())
         })
+    })
+}
+
+/// The mesh gateways of the current partition in another datacenter.
+fn gateways_of(txn: &ReadTxn<'_>, datacenter: &str) -> Arc<Instances> {
+    txn.shared("mesh gateways of a datacenter", datacenter, |txn| {
+        let partition = &txn.tenancy().partition;
+        Instances::from(gateways(txn, datacenter, partition))
     })
 }
 
@@ -164,11 +183,19 @@ pub struct Servers {
     pub by_node: Vec<(String, Arc<Instances>)>,
 }
 
+/// Whether a name can be a label of a host name.
+fn is_label(name: &str) -> bool {
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-';
+    (1..=63).contains(&name.len()) && name.bytes().all(is_plain)
+}
+
 /// The servers of this datacenter.
 pub(crate) fn servers(txn: &ReadTxn<'_>, domain: &Arc<str>) -> Arc<Option<Servers>> {
     txn.in_tenancy(&Tenancy::default(), |txn| {
         txn.shared("servers behind mesh gateways", "", |txn| {
-            let all = txn.service(SERVERS);
+            let mut all = txn.service(SERVERS);
+            // Not what somebody else registers with the name.
+            all.retain(|server| server.service.id == SERVERS && is_label(&server.node.node));
             let by_node = all.iter().map(|server| {
                 let node = server.node.node.to_ascii_lowercase();
                 (node, Arc::new(Instances::from(vec![server.clone()])))

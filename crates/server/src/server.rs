@@ -96,9 +96,8 @@ fn check_names(config: &ServerConfig) -> Result<(), StartError> {
     validate_node_name(&config.node_name)?;
     let wan = config.wan.as_ref();
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-';
-    if wan.is_some_and(|wan| wan.through_gateways.is_some())
-        && !config.node_name.bytes().all(is_plain)
-    {
+    let is_label = config.node_name.len() <= 63 && config.node_name.bytes().all(is_plain);
+    if wan.is_some_and(|wan| wan.through_gateways.is_some()) && !is_label {
         return Err(StartError::NodeBehindGateways(config.node_name.clone()));
     }
     Ok(())
@@ -301,9 +300,8 @@ impl Server {
         let join = federation::join_own_servers(store.clone(), wan.clone(), stop());
         self.scope.spawn("servers of this datacenter", join);
         if settings.through_gateways.is_some() {
-            let primary = self.config.primary().map(str::to_ascii_lowercase);
-            let ways = federation::keep_ways(store.clone(), wan.clone(), primary, stop());
-            self.scope.spawn("ways through gateways", ways);
+            let routes = federation::keep_routes(store.clone(), wan.clone(), stop());
+            self.scope.spawn("routes through gateways", routes);
         }
     }
 
