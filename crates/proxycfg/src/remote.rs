@@ -41,30 +41,46 @@ pub(crate) fn of_target(txn: &ReadTxn<'_>, target: &Target, callers: &str) -> Ar
         "instances of a target in another datacenter",
         &argument,
         |txn| {
-            let all = instances(txn, &datacenter, &service);
+            let range = Range::instances(&datacenter, &service);
+            let all = from_elsewhere(txn, &range);
             let own = match subset.as_str() {
                 "" => Instances::from(all),
                 name => Instances::of_subset(all, &service.name, name, &target.subset),
             };
-            match mode {
-                MeshGatewayMode::Default | MeshGatewayMode::None => own,
-                MeshGatewayMode::Local => behind(&own, (*here(txn, callers)).clone()),
-                MeshGatewayMode::Remote => {
-                    behind(&own, gateways(txn, &datacenter, &target.tenancy.partition))
-                }
-            }
+            let gateways = match mode {
+                MeshGatewayMode::Default | MeshGatewayMode::None => return own,
+                MeshGatewayMode::Local => (*here(txn, callers)).clone(),
+                MeshGatewayMode::Remote => gateways(txn, &datacenter, &target.tenancy.partition),
+            };
+            let is_healthy = may_be_healthy(txn, &range)
+                || own.iter().any(|one| gets_traffic(one, own.only_passing));
+            behind(is_healthy, gateways)
         },
     )
 }
 
+/// Whether it is not known if a service has healthy instances: its datacenter has gateways, and could not be asked since
+/// this server has started. Then its gateways decide, as they do if it cannot be asked any more.
+fn may_be_healthy(txn: &ReadTxn<'_>, range: &Range) -> bool {
+    let has_gateways = || {
+        let state = txn.federation_state(&range.datacenter);
+        state.is_some_and(|state| !state.mesh_gateways.is_empty())
+    };
+    matches!(txn.remote(range), Remote::Failed(_)) && has_gateways()
+}
+
 /// The instances through which a service is reached in the mesh of another datacenter, at their addresses for callers
 /// elsewhere.
+///
+/// Also returns whether the datacenter is asked for changes: otherwise they may be gone.
 pub(crate) fn instances(
     txn: &ReadTxn<'_>,
     datacenter: &str,
     service: &ServiceName,
-) -> Vec<CheckServiceNode> {
-    from_elsewhere(txn, &Range::instances(datacenter, service))
+) -> (Vec<CheckServiceNode>, bool) {
+    let range = Range::instances(datacenter, service);
+    let is_connected = txn.remote_if_known(&range).is_some_and(|(_, is)| is);
+    (from_elsewhere(txn, &range), is_connected)
 }
 
 /// The mesh gateways of a partition in another datacenter, at their addresses for callers elsewhere. Those of the default
@@ -224,10 +240,7 @@ fn here(txn: &ReadTxn<'_>, partition: &str) -> Arc<Vec<CheckServiceNode>> {
 
 /// Gateways as the endpoints of a service behind them. All of them are healthy if one of its instances is, as in Consul:
 /// so callers fail over when there is none. Gateways with a critical check are left out.
-fn behind(service: &Instances, mut gateways: Vec<CheckServiceNode>) -> Instances {
-    let is_healthy = service
-        .iter()
-        .any(|one| gets_traffic(one, service.only_passing));
+fn behind(is_healthy: bool, mut gateways: Vec<CheckServiceNode>) -> Instances {
     gateways.retain(|gateway| gateway.health() != CheckStatus::Critical);
     for gateway in &mut gateways {
         gateway.checks.clear();

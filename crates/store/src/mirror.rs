@@ -30,6 +30,9 @@ pub const MAX_RANGES: usize = 10_000;
 /// How long a range stays that nobody uses.
 pub const UNUSED: Duration = Duration::from_secs(60);
 
+/// How long an owner may not be asked until readers take notice. Servers are replaced in less.
+pub const AWAY: Duration = Duration::from_secs(5);
+
 const NOT_JOINED: &str = "this server asks no other datacenter, because it has no port for servers";
 const FULL: &str = "this server reads the maximum of 10,000 ranges of other datacenters";
 
@@ -151,7 +154,7 @@ fn refused_key() -> Key {
 pub(crate) struct Values {
     /// What has been read, or could not be.
     ranges: OrdMap<Key, Remote>,
-    /// Those whose owner is asked for changes.
+    /// Those whose owner is asked for changes, or was a moment ago.
     connected: OrdSet<Key>,
     datacenters: Arc<Vec<Arc<str>>>,
     pub(crate) uses: Arc<Uses>,
@@ -250,7 +253,7 @@ impl ReadTxn<'_> {
     }
 
     /// The same for a reader that does not wait for the first value: the value, and whether the owner is asked for changes
-    /// of it. `None`: there is none yet.
+    /// of it, or was until [`AWAY`] ago. `None`: there is none yet.
     pub fn remote_if_known(&self, range: &Range) -> Option<(Arc<Vec<CheckServiceNode>>, bool)> {
         let values = &self.state.mirror;
         let key = range.key();
@@ -350,7 +353,11 @@ impl Mirror {
             };
             if mem::take(&mut known.is_connected) {
                 known.stale_since = Some(now);
-                values.connected.remove(&key);
+            }
+            let is_away = known
+                .stale_since
+                .is_some_and(|since| now.duration_since(since) >= AWAY);
+            if is_away && values.connected.remove(&key).is_some() {
                 touched.insert(connected_key(&key));
             }
             known.error = Some(Arc::clone(&reason));

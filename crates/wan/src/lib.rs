@@ -276,6 +276,12 @@ impl Wan {
         self.membership().datacenters()
     }
 
+    /// The other datacenters with the medians of the round-trip times of their servers, the nearest first. `None`: it is not
+    /// known yet.
+    pub fn distances(&self) -> Vec<(String, Option<Duration>)> {
+        self.membership().distances()
+    }
+
     /// Declares that a server has left; a server that runs contradicts. `prune` hides it. Returns whether there is
     /// such a server.
     pub fn force_leave(&self, name: &ServerName, prune: bool) -> bool {

@@ -7,7 +7,7 @@ use futures_util::FutureExt;
 use legate_ca::LeafId;
 use legate_intentions::Action;
 use legate_model::CheckServiceNode;
-use legate_store::{Command, Follower, Range, Store, Unavailable};
+use legate_store::{AWAY, Command, Follower, Range, Store, Unavailable};
 use serde_json::json;
 use tokio::time::Instant;
 
@@ -193,6 +193,7 @@ fn it_leads_to_gateways_of_another_datacenter_before_that_one_is_asked() {
     assert_eq!(now(), "10.0.0.3");
     say(&store, vec![there("10.0.0.1", 8)]);
     mirror.fail(&range, "cut", Instant::now());
+    mirror.fail(&range, "cut", Instant::now() + AWAY);
     assert_eq!(now(), "10.0.0.3", "it is newer");
     say(&store, vec![there("10.0.0.4", 10)]);
     assert_eq!(
