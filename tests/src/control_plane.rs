@@ -217,7 +217,7 @@ fn one_of_several(config: ServerConfig, address: IpAddr, datacenter: &Datacenter
     let wan = WanSettings {
         listen: SocketAddr::new(address, SERVERS),
         advertise,
-        files: datacenter.files.clone(),
+        files: Some(datacenter.files.clone()),
         join: datacenter.join.iter().map(ToString::to_string).collect(),
         retry_interval: Duration::from_secs(1),
         retry_max: 0,

@@ -43,6 +43,13 @@ pub(crate) fn new(
     let Some(wan) = &config.wan else {
         return Ok(None);
     };
+    if wan.files.is_none() {
+        tracing::warn!(
+            port = wan.listen.port(),
+            "whoever reaches the port for servers counts as a server of any datacenter, since there is no certificate \
+             (tls.internal_rpc): for development only"
+        );
+    }
     let node = store.state().read().node(&config.node_name);
     let id = node.map(|node| node.id.clone()).unwrap_or_default();
     let primary = config.primary().unwrap_or(&config.datacenter);

@@ -4,7 +4,7 @@ use std::fmt;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use arc_swap::ArcSwap;
 use futures_util::StreamExt;
@@ -20,7 +20,7 @@ use tokio_rustls::client::TlsStream;
 
 use crate::gateways::{GatewayAddress, by_turns};
 use crate::membership::ServerName;
-use crate::{PROTOCOLS, Protocol, Wan};
+use crate::{PROTOCOLS, Protocol, Wan, WanConfig};
 
 /// The time in which a connection with its handshake must be made.
 const DIAL: Duration = Duration::from_secs(3);
@@ -37,7 +37,8 @@ const READ_EVERY: Duration = Duration::from_secs(30);
 
 /// The certificate and the CA of this server, which are read again when the files change.
 pub(crate) struct Identity {
-    files: AgentFiles,
+    /// `None`: other servers are not verified.
+    files: Option<AgentFiles>,
     pub(crate) domain: String,
     current: ArcSwap<AgentTls>,
 }
@@ -51,11 +52,22 @@ impl fmt::Debug for Identity {
 }
 
 impl Identity {
-    pub(crate) fn read(files: AgentFiles, domain: String) -> Result<Self, TlsError> {
-        let current = AgentTls::read(&files, &domain, &PROTOCOLS)?;
-        Ok(Self {
-            files,
+    /// Reads the files of a server or, without files, makes a certificate that proves nothing.
+    pub(crate) fn of(config: &WanConfig, now: SystemTime) -> Result<Self, TlsError> {
+        let WanConfig {
+            node,
+            datacenter,
             domain,
+            files,
+            ..
+        } = config;
+        let current = match files {
+            Some(files) => AgentTls::read(files, domain, &PROTOCOLS)?,
+            None => AgentTls::unverified(node, datacenter, domain, &PROTOCOLS, now)?,
+        };
+        Ok(Self {
+            files: files.clone(),
+            domain: domain.clone(),
             current: ArcSwap::from_pointee(current),
         })
     }
@@ -71,7 +83,10 @@ impl Identity {
         }
         let name = own.name(&self.domain).unwrap_or_default();
         Err(TlsError::BadCertificate {
-            origin: self.files.certificate.display().to_string(),
+            origin: match &self.files {
+                Some(files) => files.certificate.display().to_string(),
+                None => "the certificate of this server".to_owned(),
+            },
             reason: format!(
                 "it has no name {name}, by which mesh gateways find this server: create it with legate tls cert create \
                  -server -dc {datacenter} -node {node}"
@@ -85,9 +100,10 @@ impl Identity {
 
     /// Reads the files again until `stop`. Open connections keep their certificate.
     pub(crate) async fn keep(&self, stop: CancellationToken) {
+        let Some(files) = &self.files else { return };
         let mut readable = true;
         while stop.run_until_cancelled(sleep(READ_EVERY)).await.is_some() {
-            match AgentTls::read(&self.files, &self.domain, &PROTOCOLS) {
+            match AgentTls::read(files, &self.domain, &PROTOCOLS) {
                 Ok(tls) => {
                     readable = true;
                     self.current.store(Arc::new(tls));

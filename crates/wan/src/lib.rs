@@ -89,8 +89,8 @@ pub struct WanConfig {
     pub advertise: SocketAddr,
     /// What others see of it, as in `members -wan -detailed`.
     pub tags: BTreeMap<String, String>,
-    /// The certificate, its key and the CA.
-    pub files: AgentFiles,
+    /// The certificate, its key and the CA. `None`: other servers are not verified.
+    pub files: Option<AgentFiles>,
     /// Servers to join at the start: host names or addresses, with or without a port.
     pub join: Vec<String>,
     /// The time between two attempts to join one of them. Consul's default: 30 s.
@@ -167,7 +167,7 @@ impl Wan {
     /// # Errors
     /// [`TlsError`] names the file at fault.
     pub fn new(config: WanConfig, clock: &Clock, spawner: Spawner) -> Result<Self, TlsError> {
-        let identity = Identity::read(config.files.clone(), config.domain.clone())?;
+        let identity = Identity::of(&config, clock.now())?;
         if config.gateways.is_some() {
             identity.check_node(&config.node, &config.datacenter)?;
         }

@@ -1,7 +1,7 @@
 //! Real servers with real TLS on loopback.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
 use futures_util::stream::FuturesUnordered;
@@ -16,7 +16,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 use super::*;
-use crate::dial::dial;
+use crate::dial::{Identity, dial};
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
@@ -90,6 +90,26 @@ fn files(ca: &TestCa, names: &[&str]) -> AgentFiles {
     }
 }
 
+/// What a server with these files is to others.
+fn identity(files: AgentFiles) -> Identity {
+    Identity::of(&config(Some(files), "dc2", "b"), SystemTime::now()).unwrap()
+}
+
+fn config(files: Option<AgentFiles>, datacenter: &str, node: &str) -> WanConfig {
+    WanConfig {
+        datacenter: datacenter.to_owned(),
+        node: node.to_owned(),
+        domain: "consul".to_owned(),
+        advertise: SocketAddr::from(([127, 0, 0, 1], 8300)),
+        tags: BTreeMap::new(),
+        files,
+        join: Vec::new(),
+        retry_interval: Duration::from_secs(1),
+        retry_max: 0,
+        gateways: None,
+    }
+}
+
 impl Server {
     async fn start(ca: &TestCa, datacenter: &str, node: &str) -> Self {
         let name = format!("server.{datacenter}.consul");
@@ -97,7 +117,7 @@ impl Server {
     }
 
     async fn start_with(files: AgentFiles, datacenter: &str, node: &str) -> Self {
-        Self::start_at(files, datacenter, node, None, None).await
+        Self::start_at(Some(files), datacenter, node, None, None).await
     }
 
     /// A server of a mesh whose primary is `dc1` and whose datacenters are reached through gateways only. `gateway` leads
@@ -117,11 +137,11 @@ impl Server {
         };
         // Nobody is at the address that others know.
         let nowhere = SocketAddr::from(([192, 0, 2, 1], 8300));
-        Self::start_at(files, datacenter, node, Some(settings), Some(nowhere)).await
+        Self::start_at(Some(files), datacenter, node, Some(settings), Some(nowhere)).await
     }
 
     async fn start_at(
-        files: AgentFiles,
+        files: Option<AgentFiles>,
         datacenter: &str,
         node: &str,
         gateways: Option<GatewaySettings>,
@@ -129,16 +149,9 @@ impl Server {
     ) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let config = WanConfig {
-            datacenter: datacenter.to_owned(),
-            node: node.to_owned(),
-            domain: "consul".to_owned(),
             advertise: advertise.unwrap_or(listener.local_addr().unwrap()),
-            tags: BTreeMap::new(),
-            files,
-            join: Vec::new(),
-            retry_interval: Duration::from_secs(1),
-            retry_max: 0,
             gateways,
+            ..config(files, datacenter, node)
         };
         let scope = Scope::new("test");
         let port = listener.local_addr().unwrap();
@@ -312,7 +325,7 @@ async fn connections_that_speak_something_else_are_closed() {
     let _ = plain.read_to_end(&mut answer).await;
     assert!(answer.is_empty());
     // A message that is announced and never sent, and one that is too long, close the connection.
-    let identity = Identity::read(files(&ca, &["server.dc2.consul"]), "consul".to_owned()).unwrap();
+    let identity = identity(files(&ca, &["server.dc2.consul"]));
     let mut other = dial(
         &identity,
         server.address(),
@@ -347,7 +360,7 @@ async fn a_server_joins_those_of_its_settings_when_they_are_there() {
         domain: "consul".to_owned(),
         advertise: listener.local_addr().unwrap(),
         tags: BTreeMap::new(),
-        files: files(&ca, &["server.dc2.consul"]),
+        files: Some(files(&ca, &["server.dc2.consul"])),
         join: vec!["127.0.0.1:1".to_owned(), first.address().to_string()],
         retry_interval: Duration::from_millis(50),
         retry_max: 0,
@@ -390,7 +403,7 @@ async fn one_address_has_a_limited_number_of_connections() {
     let ca = TestCa::new();
     let server = Server::start(&ca, "dc1", "a").await;
     let files = files(&ca, &["server.dc2.consul"]);
-    let identity = dial::Identity::read(files, "consul".to_owned()).unwrap();
+    let identity = identity(files);
     let expected = ExpectedServer::OfDatacenter("dc1");
     let mut open = FuturesUnordered::new();
     for _ in 0..130 {
@@ -455,25 +468,36 @@ async fn datacenters_are_reached_through_gateways_only() {
 async fn a_server_that_gateways_cannot_find_does_not_start() {
     let ca = TestCa::new();
     let scope = Scope::new("test");
-    let config = |names: &[&str]| WanConfig {
-        datacenter: "dc1".to_owned(),
-        node: "a".to_owned(),
-        domain: "consul".to_owned(),
-        advertise: "127.0.0.1:8300".parse().unwrap(),
-        tags: BTreeMap::new(),
-        files: files(&ca, names),
-        join: Vec::new(),
-        retry_interval: Duration::from_secs(1),
-        retry_max: 0,
+    let behind = |names: &[&str]| WanConfig {
         gateways: Some(GatewaySettings {
             primary: "dc1".to_owned(),
             primary_gateways: Vec::new(),
             interval: Duration::from_secs(1),
         }),
+        ..config(Some(files(&ca, names)), "dc1", "a")
     };
-    let new = |names: &[&str]| Wan::new(config(names), &Clock::system(), scope.spawner());
+    let new = |names: &[&str]| Wan::new(behind(names), &Clock::system(), scope.spawner());
     let refused = new(&["server.dc1.consul"]).unwrap_err().to_string();
     assert!(refused.contains("-server -dc dc1 -node a"), "{refused}");
     new(&["server.dc1.consul", "a.server.dc1.consul"]).unwrap();
     new(&["server.dc1.consul", "*.server.dc1.consul"]).unwrap();
+}
+
+#[tokio::test]
+async fn without_certificates_servers_are_known_by_what_they_say() {
+    let one = Server::start_at(None, "dc1", "a", None, None).await;
+    let two = Server::start_at(None, "dc2", "b", None, None).await;
+    two.wan.join(&one.address().to_string()).await.unwrap();
+    one.knows(1).await;
+    assert_eq!(two.ask("dc1").await.unwrap(), "a.dc1 dc2 /v1/path");
+    // A server with a certificate does not trust one without.
+    let ca = TestCa::new();
+    let three = Server::start(&ca, "dc3", "c").await;
+    let refused = two.wan.join(&three.address().to_string()).await;
+    assert!(refused.is_err());
+    let refused = three.wan.join(&one.address().to_string()).await;
+    assert!(refused.unwrap_err().to_string().contains("certificate"));
+    for server in [one, two, three] {
+        server.stop().await;
+    }
 }

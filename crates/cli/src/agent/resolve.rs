@@ -69,6 +69,7 @@ pub(super) fn resolve(sources: Sources, dev: bool) -> anyhow::Result<Resolved> {
         &settings,
         advertise(&settings)?,
         primary_datacenter.as_deref(),
+        dev,
     )?;
     let ports = Listeners::of(&settings, dev)?;
     let check_settings = check_settings(&settings)?;

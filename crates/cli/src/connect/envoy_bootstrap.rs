@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
+use http::StatusCode;
 use legate_envoy::bootstrap::{
     BootstrapInputs, LOCAL_AGENT_CLUSTER, NodeInputs, PrometheusInputs, PrometheusTls, ProxyConfig,
     XdsAddress, build,
@@ -89,7 +90,7 @@ async fn check_token(api: &Api) {
         return;
     }
     let own = api.get("/v1/acl/token/self").value().await;
-    if own.is_err_and(|error| refused(&error) == Some(http::StatusCode::FORBIDDEN)) {
+    if own.is_err_and(|error| refused(&error) == Some(StatusCode::FORBIDDEN)) {
         warn(
             "No ACL token was provided to Envoy. Because the ACL system is enabled, pass a suitable \
              ACL token for this service to Envoy to avoid potential communication failure.",
@@ -174,8 +175,11 @@ async fn server(
         .grpc_addr
         .clone()
         .or_else(|| environment("CONSUL_GRPC_ADDR"));
-    let address = match given.filter(|address| !address.is_empty()) {
-        Some(address) => address,
+    let Said { address, plain } = match given.filter(|address| !address.is_empty()) {
+        Some(address) => Said {
+            address,
+            plain: None,
+        },
         None => said_by_agent(api)
             .await
             .context("Error looking up xDS port")?,
@@ -186,28 +190,43 @@ async fn server(
     };
     let ca = path(&of.grpc_ca_file, "CONSUL_GRPC_CACERT");
     let ca = ca.or_else(|| path(&of.grpc_ca_path, "CONSUL_GRPC_CAPATH"));
-    let (tls, address) = if let Some(socket) = address.strip_prefix("unix://") {
-        (ca.is_some(), XdsAddress::Unix(socket.into()))
-    } else {
-        let tls = address.to_ascii_lowercase().starts_with("https://");
-        let bare = address
-            .split_once("://")
-            .map_or(address.as_str(), |(_, rest)| rest);
-        let resolved = resolved(bare)
-            .await
-            .context("Failed to resolve agent address")?;
-        (tls, XdsAddress::Tcp(resolved))
+    let is_socket = address.starts_with("unix://");
+    let is_tls = match is_socket {
+        true => ca.is_some(),
+        false => address.to_ascii_lowercase().starts_with("https://"),
     };
     let http_ca = || {
         http_ca
             .map(PathBuf::from)
             .or_else(|| path(&None, "CONSUL_CACERT"))
     };
-    let authorities = match (tls, ca.or_else(http_ca)) {
-        (false, _) => None,
-        (true, Some(ca)) => Some(pem(&ca)?),
+    let (address, authorities) = match (is_tls, ca.or_else(http_ca)) {
+        (false, _) => (address, None),
+        (true, Some(ca)) => (address, Some(pem(&ca)?)),
         // Without another certificate, servers present one of the mesh.
-        (true, None) => Some(roots(api).await?),
+        (true, None) => match (roots(api).await, plain) {
+            (Ok(roots), _) => (address, Some(roots)),
+            // A secondary datacenter may get its roots through the gateway that this is for.
+            (Err(error), Some(plain))
+                if refused(&error) == Some(StatusCode::SERVICE_UNAVAILABLE) =>
+            {
+                warn(&format!(
+                    "{error:#}: Envoy connects to {plain} without TLS; with -grpc-ca-file it would use TLS"
+                ));
+                (plain, None)
+            }
+            (Err(error), _) => return Err(error),
+        },
+    };
+    let address = match address.strip_prefix("unix://") {
+        Some(socket) => XdsAddress::Unix(socket.into()),
+        None => {
+            let bare = address
+                .split_once("://")
+                .map_or(address.as_str(), |(_, rest)| rest);
+            let resolved = resolved(bare).await;
+            XdsAddress::Tcp(resolved.context("Failed to resolve agent address")?)
+        }
     };
     Ok(Server {
         address,
@@ -215,21 +234,35 @@ async fn server(
     })
 }
 
-async fn said_by_agent(api: &Api) -> anyhow::Result<String> {
+/// Where the agent serves xDS.
+struct Said {
+    address: String,
+    /// The address without TLS, if the other one has it.
+    plain: Option<String>,
+}
+
+async fn said_by_agent(api: &Api) -> anyhow::Result<Said> {
     let own = api.get("/v1/agent/self").value().await?;
     let ports = &own["xDS"]["Ports"];
     let set = |value: &Value| value.as_u64().filter(|port| *port > 0);
-    if let Some(port) = set(&ports["TLS"]) {
-        return Ok(format!("https://localhost:{port}"));
-    }
     let plain = set(&ports["Plaintext"]).or(set(&own["DebugConfig"]["GRPCPort"]));
+    let at = |port: u64| format!("localhost:{port}");
+    if let Some(port) = set(&ports["TLS"]) {
+        return Ok(Said {
+            address: format!("https://{}", at(port)),
+            plain: plain.map(at),
+        });
+    }
     if plain.is_none() {
         warn(
             "-grpc-addr not provided and unable to discover a gRPC address for xDS. Defaulting to \
              localhost:8502",
         );
     }
-    Ok(format!("localhost:{}", plain.unwrap_or(DEFAULT_PORT)))
+    Ok(Said {
+        address: at(plain.unwrap_or(DEFAULT_PORT)),
+        plain: None,
+    })
 }
 
 /// The certificates of a file, or of all files in a folder.

@@ -69,7 +69,7 @@ async fn datacenters_are_joined_and_reached_by_commands() {
             "{members}"
         );
     }
-    let (text, done) = here("rtt -wan n1.dc2".to_owned()).await;
+    let (text, done) = here("rtt -wan n1.dc2 n1.dc1".to_owned()).await;
     let estimated = "Estimated n1.dc2 <-> n1.dc1 rtt: ";
     assert!(done && text.starts_with(estimated), "{text}");
     assert!(text.contains("(using WAN coordinates)"), "{text}");
@@ -100,4 +100,20 @@ async fn datacenters_are_joined_and_reached_by_commands() {
     assert!(!done && text.contains("Failed to join"), "{text}");
     one.stop().await;
     two.stop().await;
+}
+
+#[tokio::test]
+async fn a_gateway_of_a_secondary_does_not_wait_for_roots_that_come_through_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let agent = Agent::start("primary_datacenter = \"dc0\" ports { server = 0 }").await;
+    let bootstrap = "connect envoy -gateway mesh -register -address 127.0.0.1:8443 -bootstrap";
+    let (text, done) = legate(folder.path(), Some(&agent), bootstrap).await;
+    assert!(done, "{text}");
+    let ports = &agent.get("/v1/agent/self").await["xDS"]["Ports"];
+    let plain = ports["Plaintext"].as_u64().unwrap();
+    let warning = format!("Envoy connects to localhost:{plain} without TLS");
+    assert!(text.contains(&warning), "{text}");
+    assert!(text.contains(&format!("\"port_value\": {plain}")), "{text}");
+    assert!(!text.contains("trusted_ca"), "{text}");
+    agent.stop().await;
 }

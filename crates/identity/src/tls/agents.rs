@@ -7,22 +7,31 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::{Duration, SystemTime};
 
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::client::{WebPkiServerVerifier, verify_server_name};
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::server::ParsedCertificate;
+use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
 use rustls::sign::{CertifiedKey, SingleCertAndKey};
 use rustls::{
-    CertificateError, ClientConfig, DigitallySignedStruct, Error, RootCertStore, ServerConfig,
-    SignatureScheme,
+    CertificateError, ClientConfig, DigitallySignedStruct, DistinguishedName, Error, RootCertStore,
+    ServerConfig, SignatureScheme,
 };
 
+use super::insecure::AcceptAny;
 use super::pem::Source;
 use super::{
     ServerPolicy, TlsError, bad_pair, provider, restricted, server_config_of, with_suites,
 };
-use crate::CertificateInfo;
+use crate::agents::{
+    AgentAuthorityRequest, AgentRequest, generate_agent_authority, issue_for_agent,
+};
+use crate::{CertificateInfo, IdentityError};
+
+/// How long the certificate of a server in development mode is valid.
+const DEVELOPMENT: Duration = Duration::from_hours(24 * 365);
 
 /// The files of a server's identity.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -68,7 +77,8 @@ impl ExpectedServer<'_> {
 /// Both sides of connections between servers.
 #[derive(Clone, Debug)]
 pub struct AgentTls {
-    roots: Arc<RootCertStore>,
+    /// `None`: nothing is verified.
+    roots: Option<Arc<RootCertStore>>,
     server: Arc<ServerConfig>,
     client: ClientConfig,
     own: Option<CertificateDer<'static>>,
@@ -100,7 +110,51 @@ impl AgentTls {
                 .with_custom_certificate_verifier(verifier(&roots, domain, None)?)
                 .with_client_cert_resolver(own);
         Ok(Self {
-            roots,
+            roots: Some(roots),
+            server: Arc::new(server),
+            client,
+            own: chain.into_iter().next(),
+            domain: domain.into(),
+        })
+    }
+
+    /// Both sides without verification, for development: they have a certificate of their own with the names of this
+    /// server, and accept every other one that has the names that are expected.
+    ///
+    /// # Errors
+    ///
+    /// [`TlsError`] if a name is invalid, or the system provides no randomness.
+    pub fn unverified(
+        node: &str,
+        datacenter: &str,
+        domain: &str,
+        protocols: &[&str],
+        now: SystemTime,
+    ) -> Result<Self, TlsError> {
+        let own = ExpectedServer::OfDatacenter(datacenter);
+        let by_node = ExpectedServer::OfNode { node, datacenter };
+        let names = [own, by_node]
+            .into_iter()
+            .filter_map(|one| one.name(domain));
+        let (chain, own) = self_made(names.collect(), now)?;
+        let builder = || {
+            ServerConfig::builder_with_provider(provider())
+                .with_safe_default_protocol_versions()
+                .map_err(TlsError::Library)
+        };
+        let mut server = builder()?
+            .with_client_cert_verifier(Arc::new(Unverified::new(domain, None)))
+            .with_cert_resolver(own.clone());
+        let names = protocols.iter().map(|name| name.as_bytes().to_vec());
+        server.alpn_protocols = names.collect();
+        let client = ClientConfig::builder_with_provider(provider())
+            .with_safe_default_protocol_versions()
+            .map_err(TlsError::Library)?
+            .dangerous()
+            .with_custom_certificate_verifier(Arc::new(Unverified::new(domain, None)))
+            .with_client_cert_resolver(own);
+        Ok(Self {
+            roots: None,
             server: Arc::new(server),
             client,
             own: chain.into_iter().next(),
@@ -125,7 +179,11 @@ impl AgentTls {
         protocol: &str,
     ) -> Result<Arc<ClientConfig>, TlsError> {
         let mut client = self.client.clone();
-        let verifier = verifier(&self.roots, &self.domain, server.name(&self.domain))?;
+        let name = server.name(&self.domain);
+        let verifier: Arc<dyn ServerCertVerifier> = match &self.roots {
+            Some(roots) => verifier(roots, &self.domain, name)?,
+            None => Arc::new(Unverified::new(&self.domain, name)),
+        };
         client.dangerous().set_certificate_verifier(verifier);
         client.alpn_protocols = vec![protocol.as_bytes().to_vec()];
         Ok(Arc::new(client))
@@ -158,6 +216,47 @@ fn own_certificate(
     let own = CertifiedKey::from_der(chain.clone(), private, &provider());
     let own = own.map_err(|source| bad_pair(certificate, key, source))?;
     Ok((Arc::new(SingleCertAndKey::from(own)), chain))
+}
+
+/// A certificate with a new key and these names.
+fn self_made(
+    names: Vec<String>,
+    now: SystemTime,
+) -> Result<(Chain, Arc<SingleCertAndKey>), TlsError> {
+    let origin = "the certificate of a server in development mode";
+    let failed = |error: IdentityError| TlsError::BadCertificate {
+        origin: origin.to_owned(),
+        reason: error.to_string(),
+    };
+    let authority = AgentAuthorityRequest {
+        common_name: "development".to_owned(),
+        uri: None,
+        permitted_domains: Vec::new(),
+        serial: 1,
+        now,
+        ttl: DEVELOPMENT,
+    };
+    let (authority, key) = generate_agent_authority(authority).map_err(failed)?;
+    let request = AgentRequest {
+        common_name: names.first().cloned().unwrap_or_default(),
+        dns_names: names,
+        ips: Vec::new(),
+        handshakes: true,
+        serial: 2,
+        now,
+        ttl: DEVELOPMENT,
+    };
+    let issued = issue_for_agent(&authority, &key.to_pem(), request);
+    let (certificate, key) = issued.map_err(failed)?;
+    let certificate = Source::text(&certificate, origin);
+    let key = Source::text(&key.to_pem(), origin);
+    let (chain, private) = (certificate.certificates()?, key.private_key()?);
+    let own = CertifiedKey::from_der(chain.clone(), private, &provider());
+    let own = own.map_err(|source| TlsError::BadCertificate {
+        origin: origin.to_owned(),
+        reason: source.to_string(),
+    })?;
+    Ok((chain, Arc::new(SingleCertAndKey::from(own))))
 }
 
 fn verifier(
@@ -222,4 +321,63 @@ impl ServerCertVerifier for Verifier {
     }
 
     signatures_of!(usual);
+}
+
+/// Accepts certificates by their names, whoever has signed them.
+#[derive(Debug)]
+struct Unverified {
+    signatures: AcceptAny,
+    domain: String,
+    /// `None`: any server.
+    name: Option<String>,
+}
+
+impl Unverified {
+    fn new(domain: &str, name: Option<String>) -> Self {
+        Self {
+            signatures: AcceptAny::new(provider()),
+            domain: domain.to_owned(),
+            name,
+        }
+    }
+}
+
+impl ServerCertVerifier for Unverified {
+    fn verify_server_cert(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        _intermediates: &[CertificateDer<'_>],
+        _dialled: &ServerName<'_>,
+        _ocsp_response: &[u8],
+        _now: UnixTime,
+    ) -> Result<ServerCertVerified, Error> {
+        let not_valid = || Error::InvalidCertificate(CertificateError::NotValidForName);
+        if datacenters_of(end_entity, &self.domain).is_empty() {
+            return Err(not_valid());
+        }
+        if let Some(name) = &self.name {
+            let name = ServerName::try_from(name.as_str()).map_err(|_| not_valid())?;
+            verify_server_name(&ParsedCertificate::try_from(end_entity)?, &name)?;
+        }
+        Ok(ServerCertVerified::assertion())
+    }
+
+    signatures_of!(signatures);
+}
+
+impl ClientCertVerifier for Unverified {
+    fn root_hint_subjects(&self) -> &[DistinguishedName] {
+        &[]
+    }
+
+    fn verify_client_cert(
+        &self,
+        _end_entity: &CertificateDer<'_>,
+        _intermediates: &[CertificateDer<'_>],
+        _now: UnixTime,
+    ) -> Result<ClientCertVerified, Error> {
+        Ok(ClientCertVerified::assertion())
+    }
+
+    signatures_of!(signatures);
 }

@@ -89,14 +89,14 @@ impl Datacenters {
         Ok(Some(WanSettings {
             listen: SocketAddr::new(addresses.bind, self.wan_port),
             advertise: self.advertise_wan.unwrap_or(addresses.advertise),
-            files: AgentFiles {
+            files: Some(AgentFiles {
                 certificate,
                 key,
                 policy: ServerPolicy {
                     client_authorities: vec![authority],
                     ..ServerPolicy::default()
                 },
-            },
+            }),
             join: self.retry_join_wan,
             retry_interval: RETRY,
             retry_max: 0,
@@ -128,7 +128,8 @@ mod tests {
         assert_eq!(wan.listen.to_string(), "10.0.0.1:8302");
         assert_eq!(wan.advertise.to_string(), "10.0.0.1");
         assert_eq!(wan.join, ["192.0.2.1"]);
-        assert_eq!(wan.files.policy.client_authorities, [PathBuf::from("ca")]);
+        let policy = wan.files.unwrap().policy;
+        assert_eq!(policy.client_authorities, [PathBuf::from("ca")]);
         assert!(one.agent.registers_itself, "mesh gateways lead to it");
         assert_eq!(one.primary_datacenter, None);
         let refused = |flags: &[&str]| config(flags).unwrap_err().to_string();

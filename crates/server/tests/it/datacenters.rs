@@ -38,7 +38,7 @@ pub(crate) fn of_datacenter(
         config.wan = Some(WanSettings {
             listen: SocketAddr::from(([127, 0, 0, 1], 0)),
             advertise: IpAddr::V4(Ipv4Addr::LOCALHOST),
-            files,
+            files: Some(files),
             join: Vec::new(),
             retry_interval: Duration::from_secs(1),
             retry_max: 0,

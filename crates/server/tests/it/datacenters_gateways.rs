@@ -104,8 +104,9 @@ async fn servers_behind_gateways_are_not_joined_by_their_address() {
             of_datacenter(config);
             config.node_name = node.to_owned();
             if let Some(wan) = &mut config.wan {
-                wan.files.certificate = certificate.cert;
-                wan.files.key = certificate.key;
+                let files = wan.files.as_mut().unwrap();
+                files.certificate = certificate.cert;
+                files.key = certificate.key;
                 wan.through_gateways = Some(PrimaryGateways::default());
             }
         }

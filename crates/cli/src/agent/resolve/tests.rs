@@ -505,9 +505,10 @@ fn servers_of_other_datacenters() {
     assert!(config(&["-dev"], &none).wan.is_none());
     let wan = config(&["-dev"], &[("a.hcl", tls)]).wan.unwrap();
     assert_eq!(wan.listen.to_string(), "127.0.0.1:8300");
-    let policy = &wan.files.policy;
+    let files = wan.files.unwrap();
+    let policy = &files.policy;
     assert_eq!(policy.client_authorities, [PathBuf::from("ca.pem")]);
-    assert_eq!(wan.files.certificate, PathBuf::from("c.pem"));
+    assert_eq!(files.certificate, PathBuf::from("c.pem"));
     assert!(policy.only_newest && wan.join.is_empty());
     let suites = &policy.cipher_suites;
     assert_eq!(suites, &["TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256"]);
@@ -532,11 +533,19 @@ fn servers_of_other_datacenters() {
         ["192.0.2.5", "192.0.2.5"]
     );
 
-    let bare = refused(&[("a.hcl", "retry_join_wan = [\"x\"]")]);
+    let joins = "retry_join_wan = [\"x\"]";
+    let bare = read(&["-server", "-data-dir=/x"], &[("a.hcl", joins)]).unwrap_err();
     assert!(
         bare.contains("retry_join_wan requires ports.server, and ca_file"),
         "{bare}"
     );
+    // In development mode nobody is verified, unless there are ACLs.
+    let open = config(&["-dev"], &[("a.hcl", joins)]).wan.unwrap();
+    assert!(open.files.is_none() && open.join == ["x"]);
+    let primary = "primary_datacenter = \"dc1\"";
+    assert!(config(&["-dev"], &[("a.hcl", primary)]).wan.is_some());
+    let with_acls = format!("{joins} acl {{ enabled = true }}");
+    assert!(refused(&[("a.hcl", &with_acls)]).contains("requires ports.server, and ca_file"));
     let cloud = format!("{tls} retry_join_wan = [\"provider=aws tag_key=x\"]");
     assert!(refused(&[("a.hcl", &cloud)]).contains("clouds are not asked for servers"));
 }

@@ -45,6 +45,7 @@ pub(super) fn settings(
     settings: &Settings,
     advertise: IpAddr,
     primary: Option<&str>,
+    dev: bool,
 ) -> anyhow::Result<Option<WanSettings>> {
     let join = settings.retry_join_wan.clone().unwrap_or_default();
     let through_gateways = through_gateways(settings, primary)?;
@@ -56,7 +57,9 @@ pub(super) fn settings(
     let ports = settings.ports.clone().unwrap_or_default();
     let port = listeners::port("server", ports.server, PORT)?;
     let files = files(settings)?;
-    let (Some(port), Some(files)) = (port, files) else {
+    let is_unverified = dev && files.is_none() && may_be_unverified(settings);
+    let port = port.filter(|_| files.is_some() || is_unverified);
+    let Some(port) = port else {
         let wanting = match &through_gateways {
             Some(_) => "connect.enable_mesh_gateway_wan_federation",
             None if join.is_empty() => return Ok(None),
@@ -91,6 +94,18 @@ pub(super) fn settings(
         retry_max: u32::try_from(attempts).context("retry_max_wan must be 0 or more")?,
         through_gateways,
     }))
+}
+
+/// Whether a server in development mode has a port for servers without a certificate: other datacenters are named, and
+/// there is nothing that only a certificate protects.
+fn may_be_unverified(settings: &Settings) -> bool {
+    let join = settings.retry_join_wan.iter().flatten();
+    let acl = settings.acl.as_ref();
+    let has_acls = acl.and_then(|acl| acl.enabled) == Some(true);
+    let connect = settings.connect.as_ref();
+    let by_gateways = connect.and_then(|connect| connect.enable_mesh_gateway_wan_federation);
+    let names_others = settings.primary_datacenter.is_some() || join.count() > 0;
+    names_others && !has_acls && by_gateways != Some(true)
 }
 
 /// Whether other datacenters are reached through mesh gateways only, and where those of the primary are.
