@@ -165,12 +165,23 @@ fn row(member: &Value) -> Vec<String> {
     row
 }
 
+/// How the server that was asked reaches a member of another datacenter.
+fn reached(member: &Value) -> Vec<String> {
+    let seconds = member["RoundTrip"].as_f64();
+    let time = seconds.map(|seconds| format!("rtt={:.3}ms", seconds * 1000.0));
+    let gateway = Some(text(member, "Gateway")).filter(|gateway| !gateway.is_empty());
+    let error = Some(text(member, "Error")).filter(|error| !error.is_empty());
+    let gateway = gateway.map(|gateway| format!("gateway={gateway}"));
+    let error = error.map(|error| format!("error={error:?}"));
+    [time, gateway, error].into_iter().flatten().collect()
+}
+
 fn detailed(member: &Value) -> Vec<String> {
     vec![
         text(member, "Name").to_owned(),
         address(member),
         status_of(member).to_owned(),
-        pairs(&member["Tags"]).join(","),
+        [pairs(&member["Tags"]), reached(member)].concat().join(","),
     ]
 }
 

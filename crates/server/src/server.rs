@@ -240,20 +240,7 @@ impl Server {
             gateway_reports::note(self.store.clone(), handles.proxies.clone(), stop.clone());
         self.scope.spawn("reports of gateways", reports);
         self.follow_primary(handles)?;
-        if self.config.connect {
-            let federation = Federation {
-                datacenter: self.config.datacenter.to_ascii_lowercase(),
-                primary: self.config.primary().map(str::to_ascii_lowercase),
-                store: self.store.clone(),
-                wan: self.wan.clone(),
-                rights: handles.rights(),
-                clock: handles.clock.clone(),
-                problems: handles.problems.clone(),
-            };
-            self.scope
-                .spawn("federation states", federation.run(stop.clone()));
-        }
-        self.find_servers(&stop);
+        self.federate(handles, &stop);
         let listeners = http::Listeners {
             plain: listening.http,
             sockets: listening.http_sockets,
@@ -291,8 +278,22 @@ impl Server {
         Ok(())
     }
 
-    /// Finds the servers of this datacenter, and the ways to those of others.
-    fn find_servers(&self, stop: &CancellationToken) {
+    /// Starts what makes this datacenter one of several: it says what its mesh gateways are, and finds its servers, and the
+    /// routes to those of others.
+    fn federate(&self, handles: &Handles, stop: &CancellationToken) {
+        if self.config.connect {
+            let federation = Federation {
+                datacenter: self.config.datacenter.to_ascii_lowercase(),
+                primary: self.config.primary().map(str::to_ascii_lowercase),
+                store: self.store.clone(),
+                wan: self.wan.clone(),
+                rights: handles.rights(),
+                clock: handles.clock.clone(),
+                problems: handles.problems.clone(),
+            };
+            self.scope
+                .spawn("federation states", federation.run(stop.clone()));
+        }
         let Some((wan, settings)) = self.wan.as_ref().zip(self.config.wan.as_ref()) else {
             return;
         };

@@ -100,6 +100,8 @@ pub(super) struct ServerApi {
     pub(super) trust_domain: String,
     /// The active root certificate.
     pub(super) active_root: String,
+    /// What it says of other datacenters, or why it does not.
+    pub(super) status: Result<Value, String>,
 }
 
 /// A pod with a sidecar that has not ended.

@@ -1,6 +1,7 @@
 //! `legate check`: checks the health of the mesh on a Kubernetes cluster.
 
 pub(super) mod collect;
+mod datacenters;
 mod facts;
 mod finding;
 mod findings;

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 
 use legate_identity::CertificateInfo;
 
+use super::datacenters;
 use super::facts::{Facts, ServerApi, ServerPod, Servers};
 use super::finding::Finding;
 use super::release::Release;
@@ -30,6 +31,7 @@ pub(super) fn findings(facts: &Facts) -> Vec<Finding> {
             let mut findings = reached(&facts.release, *replicas, pods);
             findings.extend(agreement(pods));
             findings.extend(certificates(facts, pods));
+            findings.extend(datacenters::findings(pods));
             findings.extend(versions(&facts.release, pods));
             findings
         }

@@ -207,7 +207,17 @@ fn wan_members(
     let shown = members.map(|member| {
         let (address, name) = (member.address, member.name.to_string());
         let (port, status) = (address.port().into(), wan::number(member.status));
-        let shown = described(&name, address.ip(), port, &member.tags, status);
+        let mut shown = described(&name, address.ip(), port, &member.tags, status);
+        // Not part of Consul's API: how this server reaches it.
+        if let Some(time) = member.round_trip {
+            shown["RoundTrip"] = time.as_secs_f64().into();
+        }
+        if let Some(gateway) = member.gateway {
+            shown["Gateway"] = gateway.into();
+        }
+        if let Some(error) = member.error {
+            shown["Error"] = error.into();
+        }
         (member.name.node, shown)
     });
     shown.collect()

@@ -70,6 +70,7 @@ pub(super) fn server(name: &str) -> ServerPod {
             chain,
             trust_domain: "x.consul".to_owned(),
             active_root: "aa:bb".to_owned(),
+            status: Ok(json!({"Datacenters": []})),
         })),
     }
 }
