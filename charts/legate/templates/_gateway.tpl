@@ -200,6 +200,7 @@ metadata:
     consul.hashicorp.com/connect-inject-managed-by: legate-k8s
   annotations:
     consul.hashicorp.com/connect-inject: "false"
+    consul.hashicorp.com/connect-inject-installation: {{ $root.Release.Namespace }}/{{ include "legate.fullname" $root }}
     consul.hashicorp.com/gateway-kind: {{ $gateway.kind }}
     consul.hashicorp.com/gateway-consul-service-name: {{ $gateway.service }}
     {{- range $key, $value := $gateway.annotations }}

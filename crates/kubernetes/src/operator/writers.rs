@@ -12,7 +12,7 @@ use tokio::sync::watch;
 use crate::config;
 use crate::context::Context;
 use crate::gateways;
-use crate::inject::Published;
+use crate::inject::{Published, mark};
 use crate::leader::{self, Lead};
 use crate::servers::{Credentials, Login, Servers};
 use crate::sync;
@@ -113,8 +113,10 @@ impl Drop for Leads {
 /// The controllers; each has its line here.
 fn write(context: &Context, metrics: &Metrics, servers: &Servers, lead: &Lead, spawner: &Spawner) {
     let tenants = context.options.servers.http.tenants();
+    let names = &context.options.names;
     let options = sync::Options {
-        reporter: format!("{}-operator", context.options.names.full_name),
+        reporter: format!("{}-operator", names.full_name),
+        installation: mark(&names.namespace, &names.full_name),
         node_meta: context.config.consul_node.meta.clone(),
         tenants: tenants.clone(),
         gateway_api: context.config.api_gateway.enabled,
