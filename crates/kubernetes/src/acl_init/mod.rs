@@ -1,6 +1,7 @@
 //! `acl-init`: a Job that runs once for each state of the chart. It bootstraps the servers' ACLs and
-//! creates the auth methods, rules and policies with which pods, the operator and gateways log in. It is
-//! idempotent, resumes after a crash, and deletes nothing that others have created.
+//! creates the auth methods, rules and policies with which pods, the operator and gateways log in, and in a primary
+//! datacenter the token for others. In a secondary one it writes with that token. It is idempotent, resumes after a
+//! crash, and deletes nothing that others have created.
 
 mod failure;
 mod gateways;
@@ -99,12 +100,27 @@ async fn attempts(options: &Options, client: &Client, servers: &Servers) -> anyh
 /// Performs all remaining steps.
 async fn attempt(options: &Options, client: &Client, servers: &Servers) -> Result<(), Failure> {
     let token = token::choose(client, options).await?;
-    token::introduce(servers, options, &token).await?;
+    let secondary = options.secondary();
+    match secondary {
+        Some(secondary) => token::replicated(servers, secondary, &token).await?,
+        None => token::introduce(servers, options, &token).await?,
+    }
     let reviewer = token::reviewer(client, options).await?;
     let tenants = &options.servers.tenants();
     let objects = Objects::new(options, tenants, &reviewer);
     let token = &token;
-    let writer = Writer { servers, token };
+    let writer = Writer {
+        servers,
+        token,
+        primary: secondary.map(|secondary| secondary.primary),
+    };
     writer.tenants(tenants, &objects).await?;
-    writer.write(&objects).await
+    writer.write(&objects).await?;
+    if options.create_replication_token {
+        let secret = token::of_replication(client, options).await?;
+        writer
+            .token(&secret, objects::replication_policy(options))
+            .await?;
+    }
+    Ok(())
 }
