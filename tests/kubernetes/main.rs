@@ -6,6 +6,7 @@
 )]
 
 mod cluster;
+mod federation;
 mod leader;
 mod metrics;
 mod sync;

@@ -23,6 +23,7 @@ use self::failure::Failure;
 pub use self::gateways::GatewayName;
 use self::objects::Objects;
 pub use self::options::Options;
+pub(crate) use self::options::replication_secret;
 use self::write::Writer;
 use crate::servers::{Credentials, Servers};
 

@@ -11,7 +11,7 @@ use super::gateways::GatewayName;
 use crate::servers::ServerFlags;
 
 /// The name of the Secret with the token with which secondary datacenters follow this one. That of consul-k8s.
-fn replication_secret(full_name: &str) -> String {
+pub(crate) fn replication_secret(full_name: &str) -> String {
     format!("{full_name}-acl-replication-acl-token")
 }
 

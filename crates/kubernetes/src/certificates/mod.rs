@@ -26,6 +26,7 @@ use tokio::sync::watch;
 
 use self::material::Policy;
 use self::secrets::Damaged;
+pub(crate) use self::secrets::copy as copy_secret;
 use self::serving::Serving;
 use crate::context::Context;
 

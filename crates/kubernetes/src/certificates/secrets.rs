@@ -18,7 +18,7 @@ const ATTEMPTS: usize = 5;
 
 /// No usable certificate.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum SecretError {
+pub(crate) enum SecretError {
     /// The API server returned an error.
     #[error("the Secret {name} cannot be {what}: {source}")]
     Api {
@@ -152,7 +152,7 @@ pub(super) async fn ensure_leaf(
 ///
 /// # Errors
 /// [`SecretError`].
-pub(super) async fn copy(
+pub(crate) async fn copy(
     secrets: &Api<Secret>,
     name: &str,
     data: &[(&str, &str)],
