@@ -195,7 +195,7 @@ async fn servers_reach_each_other_through_gateways_only() {
     let known = vec![near.public("near-gateway")];
     // It starts when it has the CA of the primary, which it knows a gateway of, and nothing else.
     let mut far = Mesh::start(of(&ca, "dc2", None, Some(known))).await;
-    let far_gateway = gateway_to_servers(&mut far, "far-gateway").await;
+    let mut far_gateway = gateway_to_servers(&mut far, "far-gateway").await;
     let mut two = Two { _ca: ca, near, far };
 
     // The primary learns of the other gateway, and reaches its server through its own one.
@@ -223,6 +223,11 @@ async fn servers_reach_each_other_through_gateways_only() {
     let stopped = std::mem::replace(&mut near_gateway, second).stop().await;
     assert!(stopped.success());
     two.near.deregister("near-gateway").await;
+    let second = gateway_to_servers(&mut two.far, "far-gateway-2").await;
+    reads(&two.near, states, "far-gateway-2").await;
+    let stopped = std::mem::replace(&mut far_gateway, second).stop().await;
+    assert!(stopped.success());
+    two.far.deregister("far-gateway").await;
     reads(&two.near, "/v1/kv/a?raw&dc=dc2", "far").await;
     reads(&two.far, "/v1/catalog/services?dc=dc1", "web").await;
     two.near.intend("web", "api", "deny").await;

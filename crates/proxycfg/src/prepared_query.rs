@@ -92,21 +92,36 @@ fn found_by(txn: &ReadTxn<'_>, query: &str) -> Arc<QueryResult> {
             false => Vec::new(),
         };
         let (mut all, mut datacenter) = (Vec::new(), None);
+        // What was found in a datacenter that cannot be asked at present.
+        let mut last_known = None;
         for scope in wanted.scopes(&nearest) {
             let there = Tenancy::new(scope.partition, scope.namespace);
             let service = ServiceName::new(&there, &wanted.service);
             if !txn.is_exported(&service, &txn.tenancy().partition) {
                 continue;
             }
-            datacenter = scope.datacenter.map(str::to_owned);
-            all = match scope.datacenter {
+            let is_current;
+            (all, is_current) = match scope.datacenter {
                 Some(datacenter) => remote::instances(txn, datacenter, &service),
-                None => txn.in_tenancy(&there, |txn| gateways::connect_to(txn, &wanted.service)),
+                None => {
+                    let here = |txn: &ReadTxn<'_>| gateways::connect_to(txn, &wanted.service);
+                    (txn.in_tenancy(&there, here), true)
+                }
             };
             all.retain(|instance| wanted.fits(instance));
-            if !all.is_empty() {
+            if all.is_empty() {
+                continue;
+            }
+            datacenter = scope.datacenter.map(str::to_owned);
+            if is_current {
+                last_known = None;
                 break;
             }
+            let found = (std::mem::take(&mut all), datacenter.take());
+            last_known.get_or_insert(found);
+        }
+        if let Some(found) = last_known {
+            (all, datacenter) = found;
         }
         for instance in &mut all {
             let counts = |check: &Arc<HealthCheck>| !wanted.ignores(&check.check_id);

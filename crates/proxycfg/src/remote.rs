@@ -16,7 +16,7 @@ use legate_store::{Range, ReadTxn, Remote};
 use crate::chain::Instances;
 use crate::prepared_query::exact;
 
-/// The service that servers register themselves as.
+/// The name and the id of the service that servers register themselves as.
 const SERVERS: &str = "consul";
 
 /// The endpoints of a target in another datacenter for callers of a partition: its instances or, if the target is to be
@@ -41,30 +41,46 @@ pub(crate) fn of_target(txn: &ReadTxn<'_>, target: &Target, callers: &str) -> Ar
         "instances of a target in another datacenter",
         &argument,
         |txn| {
-            let all = instances(txn, &datacenter, &service);
+            let range = Range::instances(&datacenter, &service);
+            let all = from_elsewhere(txn, &range);
             let own = match subset.as_str() {
                 "" => Instances::from(all),
                 name => Instances::of_subset(all, &service.name, name, &target.subset),
             };
-            match mode {
-                MeshGatewayMode::Default | MeshGatewayMode::None => own,
-                MeshGatewayMode::Local => behind(&own, (*here(txn, callers)).clone()),
-                MeshGatewayMode::Remote => {
-                    behind(&own, gateways(txn, &datacenter, &target.tenancy.partition))
-                }
-            }
+            let gateways = match mode {
+                MeshGatewayMode::Default | MeshGatewayMode::None => return own,
+                MeshGatewayMode::Local => (*here(txn, callers)).clone(),
+                MeshGatewayMode::Remote => gateways(txn, &datacenter, &target.tenancy.partition),
+            };
+            let is_healthy = may_be_healthy(txn, &range)
+                || own.iter().any(|one| gets_traffic(one, own.only_passing));
+            behind(is_healthy, gateways)
         },
     )
 }
 
+/// Whether it is not known if a service has healthy instances: its datacenter has gateways, and could not be asked since
+/// this server has started. Then its gateways decide, as they do if it cannot be asked any more.
+fn may_be_healthy(txn: &ReadTxn<'_>, range: &Range) -> bool {
+    let has_gateways = || {
+        let state = txn.federation_state(&range.datacenter);
+        state.is_some_and(|state| !state.mesh_gateways.is_empty())
+    };
+    matches!(txn.remote(range), Remote::Failed(_)) && has_gateways()
+}
+
 /// The instances through which a service is reached in the mesh of another datacenter, at their addresses for callers
 /// elsewhere.
+///
+/// Also returns whether the datacenter is asked for changes: otherwise they may be gone.
 pub(crate) fn instances(
     txn: &ReadTxn<'_>,
     datacenter: &str,
     service: &ServiceName,
-) -> Vec<CheckServiceNode> {
-    from_elsewhere(txn, &Range::instances(datacenter, service))
+) -> (Vec<CheckServiceNode>, bool) {
+    let range = Range::instances(datacenter, service);
+    let is_connected = txn.remote_if_known(&range).is_some_and(|(_, is)| is);
+    (from_elsewhere(txn, &range), is_connected)
 }
 
 /// The mesh gateways of a partition in another datacenter, at their addresses for callers elsewhere. Those of the default
@@ -83,10 +99,23 @@ pub(crate) fn gateways(
     let Some(state) = txn.federation_state(datacenter).filter(|_| is_default) else {
         return from_elsewhere(txn, &range);
     };
+    let newest = |list: &[CheckServiceNode]| list.iter().map(last_change).max();
     match txn.remote_if_known(&range) {
-        Some(list) => at_wan_addresses(&list),
-        None => at_wan_addresses(&state.mesh_gateways),
+        // By the indexes of the datacenter itself.
+        Some((list, is_connected))
+            if is_connected || newest(&list) >= newest(&state.mesh_gateways) =>
+        {
+            at_wan_addresses(&list)
+        }
+        _ => at_wan_addresses(&state.mesh_gateways),
     }
+}
+
+/// The index of the last change of an instance.
+fn last_change(instance: &CheckServiceNode) -> u64 {
+    let checks = instance.checks.iter().map(|check| check.modify_index);
+    let own = [instance.node.modify_index, instance.service.modify_index];
+    checks.chain(own).max().unwrap_or_default()
 }
 
 fn from_elsewhere(txn: &ReadTxn<'_>, range: &Range) -> Vec<CheckServiceNode> {
@@ -134,12 +163,10 @@ pub(crate) fn gateways_elsewhere(
                 names.extend(others.filter(|name| !name.eq_ignore_ascii_case(own_datacenter)));
             }
             let of = |datacenter: Arc<str>| {
-                let instances = txn.shared("mesh gateways of a datacenter", &datacenter, |txn| {
-                    let partition = &txn.tenancy().partition;
-                    Instances::from(gateways(txn, &datacenter, partition))
-                });
-                let to_servers = txn.shared("mesh gateways to servers", &datacenter, |_| {
-                    let to_servers = instances.iter().filter(|one| one.service.exposes_servers());
+                let instances = gateways_of(txn, &datacenter);
+                let to_servers = txn.shared("mesh gateways to servers", &datacenter, |txn| {
+                    let all = gateways_of(txn, &datacenter);
+                    let to_servers = all.iter().filter(|one| one.service.exposes_servers());
                     Instances::from(to_servers.cloned().collect::<Vec<_>>())
                 });
                 (!instances.is_empty()).then(|| GatewaysOf {
@@ -150,6 +177,14 @@ pub(crate) fn gateways_elsewhere(
             };
             GatewaysElsewhere(names.into_iter().filter_map(of).collect())
         })
+    })
+}
+
+/// The mesh gateways of the current partition in another datacenter.
+fn gateways_of(txn: &ReadTxn<'_>, datacenter: &str) -> Arc<Instances> {
+    txn.shared("mesh gateways of a datacenter", datacenter, |txn| {
+        let partition = &txn.tenancy().partition;
+        Instances::from(gateways(txn, datacenter, partition))
     })
 }
 
@@ -164,11 +199,19 @@ pub struct Servers {
     pub by_node: Vec<(String, Arc<Instances>)>,
 }
 
+/// Whether a name can be a label of a host name.
+fn is_label(name: &str) -> bool {
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-';
+    (1..=63).contains(&name.len()) && name.bytes().all(is_plain)
+}
+
 /// The servers of this datacenter.
 pub(crate) fn servers(txn: &ReadTxn<'_>, domain: &Arc<str>) -> Arc<Option<Servers>> {
     txn.in_tenancy(&Tenancy::default(), |txn| {
         txn.shared("servers behind mesh gateways", "", |txn| {
-            let all = txn.service(SERVERS);
+            let mut all = txn.service(SERVERS);
+            // Not what somebody else registers with the name.
+            all.retain(|server| server.service.id == SERVERS && is_label(&server.node.node));
             let by_node = all.iter().map(|server| {
                 let node = server.node.node.to_ascii_lowercase();
                 (node, Arc::new(Instances::from(vec![server.clone()])))
@@ -197,10 +240,7 @@ fn here(txn: &ReadTxn<'_>, partition: &str) -> Arc<Vec<CheckServiceNode>> {
 
 /// Gateways as the endpoints of a service behind them. All of them are healthy if one of its instances is, as in Consul:
 /// so callers fail over when there is none. Gateways with a critical check are left out.
-fn behind(service: &Instances, mut gateways: Vec<CheckServiceNode>) -> Instances {
-    let is_healthy = service
-        .iter()
-        .any(|one| gets_traffic(one, service.only_passing));
+fn behind(is_healthy: bool, mut gateways: Vec<CheckServiceNode>) -> Instances {
     gateways.retain(|gateway| gateway.health() != CheckStatus::Critical);
     for gateway in &mut gateways {
         gateway.checks.clear();

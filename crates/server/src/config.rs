@@ -66,8 +66,8 @@ pub struct TokenSet {
 #[derive(Debug, Clone, Default)]
 pub struct AgentConfig {
     /// Whether the server registers itself, as Consul's servers do: the service `consul`, and the check
-    /// `serfHealth` of its node, which always passes. Default: no. Only for a server with a store of its own:
-    /// in a shared store, nothing would mark the check critical after this server failed.
+    /// `serfHealth` of its node, which always passes. Default: no. In a shared store, nothing marks the check critical
+    /// after this server failed.
     pub registers_itself: bool,
     /// The node's id, a UUID. Default: the stored id, else a random one.
     pub node_id: Option<String>,

@@ -32,6 +32,8 @@ const JOIN_RETRY: Duration = Duration::from_millis(250);
 const PACE: Duration = Duration::from_millis(100);
 /// The largest number of requests to a datacenter that do not wait for a change.
 const AT_ONCE: usize = 64;
+/// A datacenter is clearly nearer than another one if its time is at most this part of the other's.
+const CLEARLY_NEARER: f64 = 0.8;
 const LOOK_FOR_DATACENTERS: Duration = Duration::from_secs(1);
 const LOOK_FOR_UNUSED: Duration = Duration::from_secs(10);
 /// The time until a failed attempt is repeated. An attempt costs nothing while a datacenter cannot be reached.
@@ -63,6 +65,7 @@ pub(crate) fn keep(mirror: Mirror, wan: Wan, spawner: &Spawner) {
         ranges: HashMap::new(),
         permits: HashMap::new(),
         datacenters: Vec::new(),
+        nearest: Vec::new(),
     };
     spawner.spawn_until_stop("services of other datacenters", keeper.run());
 }
@@ -112,6 +115,8 @@ struct Keeper {
     permits: HashMap<Arc<str>, Arc<Permits>>,
     /// The other datacenters, sorted.
     datacenters: Vec<Arc<str>>,
+    /// The same, the nearest first.
+    nearest: Vec<Arc<str>>,
 }
 
 impl Keeper {
@@ -151,8 +156,8 @@ impl Keeper {
     }
 
     fn note_datacenters(&mut self) {
-        let others = self.asker.wan.datacenters().into_iter().skip(1);
-        let others: Vec<Arc<str>> = others.map(Into::into).collect();
+        let others = by_distance(&self.nearest, self.asker.wan.distances());
+        self.nearest.clone_from(&others);
         let mut sorted = others.clone();
         sorted.sort();
         if sorted != self.datacenters {
@@ -161,6 +166,26 @@ impl Keeper {
         }
         self.asker.mirror.set_datacenters(others);
     }
+}
+
+/// The names of datacenters, the nearest first. The order is the one before unless one is clearly nearer: prepared queries
+/// choose by it, and two that are equally far away would take turns.
+fn by_distance(before: &[Arc<str>], now: Vec<(String, Option<Duration>)>) -> Vec<Arc<str>> {
+    let position = |name: &str| before.iter().position(|known| **known == *name);
+    let mut ordered: Vec<(String, Option<Duration>)> = Vec::new();
+    let mut known = now;
+    // Those that are new come last, by their distance.
+    known.sort_by_key(|(name, _)| position(name).unwrap_or(usize::MAX));
+    for (name, time) in known {
+        let is_nearer = |(_, other): &(String, Option<Duration>)| match (time, other) {
+            (Some(time), Some(other)) => time.as_secs_f64() < other.as_secs_f64() * CLEARLY_NEARER,
+            (Some(_), None) => true,
+            (None, _) => false,
+        };
+        let at = ordered.iter().position(is_nearer).unwrap_or(ordered.len());
+        ordered.insert(at, (name, time));
+    }
+    ordered.into_iter().map(|(name, _)| name.into()).collect()
 }
 
 /// Asks the owners of ranges.
@@ -263,6 +288,28 @@ fn index_in(headers: &HeaderMap) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn datacenters_change_places_only_if_one_is_clearly_nearer() {
+        let order = |before: &str, now: &[(&str, u64)]| {
+            let before: Vec<Arc<str>> = before.split_whitespace().map(Into::into).collect();
+            let now = now.iter().map(|(name, time)| {
+                let time = (*time > 0).then(|| Duration::from_millis(*time));
+                ((*name).to_owned(), time)
+            });
+            by_distance(&before, now.collect()).join(" ")
+        };
+        assert_eq!(order("", &[("a", 10), ("b", 20)]), "a b");
+        assert_eq!(order("a b", &[("b", 19), ("a", 20)]), "a b");
+        assert_eq!(order("a b", &[("b", 15), ("a", 20)]), "b a");
+        assert_eq!(order("a b", &[("c", 1), ("a", 10), ("b", 10)]), "c a b");
+        assert_eq!(
+            order("a b", &[("b", 10), ("a", 0)]),
+            "b a",
+            "it is not known"
+        );
+        assert_eq!(order("a b c", &[("c", 5)]), "c");
+    }
 
     #[tokio::test(start_paused = true)]
     async fn who_waits_for_a_turn_gives_up_only_if_nobody_is_answered() {

@@ -1,5 +1,6 @@
 //! The flags of `legate-server`, and the only place where it reads the environment.
 
+mod datacenters;
 mod storage;
 
 use std::env::VarError;
@@ -14,10 +15,11 @@ use legate_intentions::Action;
 use legate_model::{Secret, duration};
 use legate_runtime::logging::{Level, LogOptions};
 use legate_server::{
-    AclConfig, ApiLimit, ConnectionLimits, DefaultPolicy, DnsSettings, ServerConfig, StoreConfig,
-    TelemetryConfig,
+    AclConfig, AgentConfig, ApiLimit, ConnectionLimits, DefaultPolicy, DnsSettings, ServerConfig,
+    StoreConfig, TelemetryConfig, TokenSet,
 };
 
+use self::datacenters::{Datacenters, REPLICATION_TOKEN};
 use self::storage::{Addresses, ETCD_PASSWORD, Storage};
 
 /// The variable with the initial management token's secret. Not a flag, because command lines are visible to
@@ -27,7 +29,9 @@ const INITIAL_TOKEN: &str = "LEGATE_INITIAL_MANAGEMENT_TOKEN";
 const ENVIRONMENT: &str = "Environment:
   LEGATE_INITIAL_MANAGEMENT_TOKEN  Secret (a UUID) of a token that may do everything, present from
                                    the first moment. Needs --acl.
-  LEGATE_ETCD_PASSWORD             Password of --etcd-user.";
+  LEGATE_ETCD_PASSWORD             Password of --etcd-user.
+  LEGATE_REPLICATION_TOKEN         Secret of a token of --primary-datacenter, with acl=write and
+                                   operator=write. Needed there with --acl.";
 
 /// Secrets from the environment, kept off the command line.
 #[derive(Debug, Default)]
@@ -36,6 +40,8 @@ pub(crate) struct Secrets {
     initial_token: Option<Secret>,
     /// etcd's password.
     etcd_password: Option<Secret>,
+    /// The token for what a secondary datacenter asks of the primary.
+    replication_token: Option<Secret>,
 }
 
 impl Secrets {
@@ -47,6 +53,7 @@ impl Secrets {
         Ok(Self {
             initial_token: variable(INITIAL_TOKEN)?,
             etcd_password: variable(ETCD_PASSWORD)?,
+            replication_token: variable(REPLICATION_TOKEN)?,
         })
     }
 }
@@ -166,6 +173,9 @@ pub(crate) struct Options {
     #[command(flatten)]
     storage: Storage,
 
+    #[command(flatten)]
+    datacenters: Datacenters,
+
     /// Maximum configuration updates per second over all sidecars, not counting the first of each; 0 means no
     /// limit. Consul's xds.update_max_per_second.
     #[arg(long, default_value_t = 0, value_name = "NUMBER")]
@@ -244,6 +254,7 @@ impl Options {
         let Secrets {
             initial_token,
             etcd_password,
+            replication_token,
         } = secrets;
         let advertise = self.advertise.unwrap_or(self.bind);
         if advertise.is_unspecified() {
@@ -269,10 +280,29 @@ impl Options {
             advertise,
         };
         let store = self.storage.config(etcd_password, addresses)?;
+        let primary_datacenter = self.datacenters.primary(&self.datacenter);
+        if self.acl && primary_datacenter.is_some() && replication_token.is_none() {
+            bail!(
+                "--primary-datacenter with --acl needs {REPLICATION_TOKEN}: tokens are only known here when they are \
+                 replicated"
+            );
+        }
+        let wan = self.datacenters.config(&self.datacenter, addresses)?;
         let tls_files = self.tls_cert.zip(self.tls_key);
         let listen = |port: i32| Some(SocketAddr::new(self.bind, u16::try_from(port).ok()?));
         Ok(ServerConfig {
             datacenter: self.datacenter,
+            primary_datacenter,
+            agent: AgentConfig {
+                // Mesh gateways lead to the servers that are registered.
+                registers_itself: wan.is_some(),
+                tokens: TokenSet {
+                    replication: replication_token,
+                    ..TokenSet::default()
+                },
+                ..AgentConfig::default()
+            },
+            wan,
             node_name: node_name(self.node_name, &store)?,
             advertise,
             http: listen(self.http_port),
@@ -350,9 +380,13 @@ fn node_name(named: Option<String>, store: &StoreConfig) -> anyhow::Result<Strin
 mod tests {
     use super::*;
 
-    fn config(flags: &[&str]) -> anyhow::Result<ServerConfig> {
+    pub(super) fn config(flags: &[&str]) -> anyhow::Result<ServerConfig> {
+        config_with(flags, Secrets::default())
+    }
+
+    pub(super) fn config_with(flags: &[&str], secrets: Secrets) -> anyhow::Result<ServerConfig> {
         let name = ["legate-server"];
-        Options::try_parse_from(name.iter().chain(flags))?.config(Secrets::default())
+        Options::try_parse_from(name.iter().chain(flags))?.config(secrets)
     }
 
     #[test]

@@ -13,7 +13,7 @@ use legate_model::name::{validate_datacenter, validate_node_name};
 use legate_proxycfg::{Manager, ManagerConfig, ProxyId};
 use legate_resources::Generator;
 use legate_runtime::metrics::Registry;
-use legate_runtime::{Clock, Scope, Spawner, StopError, TaskError, file_limit};
+use legate_runtime::{CancellationToken, Clock, Scope, Spawner, StopError, TaskError, file_limit};
 use legate_store::{ReadTxn, Store};
 use legate_wan::Wan;
 use legate_xds::Proxies;
@@ -96,9 +96,8 @@ fn check_names(config: &ServerConfig) -> Result<(), StartError> {
     validate_node_name(&config.node_name)?;
     let wan = config.wan.as_ref();
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-';
-    if wan.is_some_and(|wan| wan.through_gateways.is_some())
-        && !config.node_name.bytes().all(is_plain)
-    {
+    let is_label = config.node_name.len() <= 63 && config.node_name.bytes().all(is_plain);
+    if wan.is_some_and(|wan| wan.through_gateways.is_some()) && !is_label {
         return Err(StartError::NodeBehindGateways(config.node_name.clone()));
     }
     Ok(())
@@ -254,15 +253,7 @@ impl Server {
             self.scope
                 .spawn("federation states", federation.run(stop.clone()));
         }
-        let through_gateways = config
-            .wan
-            .as_ref()
-            .map(|wan| wan.through_gateways.is_some());
-        if let Some((wan, true)) = self.wan.clone().zip(through_gateways) {
-            let primary = config.primary().map(str::to_ascii_lowercase);
-            let ways = federation::keep_ways(self.store.clone(), wan, primary, stop.clone());
-            self.scope.spawn("ways through gateways", ways);
-        }
+        self.find_servers(&stop);
         let listeners = http::Listeners {
             plain: listening.http,
             sockets: listening.http_sockets,
@@ -298,6 +289,20 @@ impl Server {
             self.scope.spawn("DNS", api);
         }
         Ok(())
+    }
+
+    /// Finds the servers of this datacenter, and the ways to those of others.
+    fn find_servers(&self, stop: &CancellationToken) {
+        let Some((wan, settings)) = self.wan.as_ref().zip(self.config.wan.as_ref()) else {
+            return;
+        };
+        let (store, stop) = (&self.store, || stop.clone());
+        let join = federation::join_own_servers(store.clone(), wan.clone(), stop());
+        self.scope.spawn("servers of this datacenter", join);
+        if settings.through_gateways.is_some() {
+            let routes = federation::keep_routes(store.clone(), wan.clone(), stop());
+            self.scope.spawn("routes through gateways", routes);
+        }
     }
 
     /// Starts to follow the primary datacenter, if it is another one.

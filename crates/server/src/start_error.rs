@@ -67,7 +67,7 @@ pub enum StartError {
     },
     /// Mesh gateways cannot find a server with this name.
     #[error(
-        "node_name {0:?} may have letters, digits and - only, since other datacenters reach this server through mesh \
+        "node_name {0:?} may have up to 63 letters, digits and - only, since other datacenters reach this server through mesh \
          gateways (connect.enable_mesh_gateway_wan_federation)"
     )]
     NodeBehindGateways(String),

@@ -15,7 +15,7 @@ use std::mem;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
-use imbl::OrdMap;
+use imbl::{OrdMap, OrdSet};
 use legate_model::{CheckServiceNode, ServiceName, Tenancy};
 use tokio::sync::Notify;
 use tokio::time::Instant;
@@ -29,6 +29,9 @@ pub const MAX_RANGES: usize = 10_000;
 
 /// How long a range stays that nobody uses.
 pub const UNUSED: Duration = Duration::from_secs(60);
+
+/// How long an owner may not be asked until readers take notice. Servers are replaced in less.
+pub const AWAY: Duration = Duration::from_secs(5);
 
 const NOT_JOINED: &str = "this server asks no other datacenter, because it has no port for servers";
 const FULL: &str = "this server reads the maximum of 10,000 ranges of other datacenters";
@@ -131,6 +134,16 @@ fn datacenters_key() -> Key {
     key(&["datacenters"])
 }
 
+/// What readers depend on that need to know whether the owner of a range is asked for changes.
+fn connected_key(range: &Key) -> Key {
+    let range = range.parts().unwrap_or_default();
+    let names: Vec<_> = ["connected"]
+        .into_iter()
+        .chain(range.iter().map(String::as_str))
+        .collect();
+    key(&names)
+}
+
 /// What readers depend on whose ranges were refused.
 fn refused_key() -> Key {
     key(&["refused"])
@@ -141,6 +154,8 @@ fn refused_key() -> Key {
 pub(crate) struct Values {
     /// What has been read, or could not be.
     ranges: OrdMap<Key, Remote>,
+    /// Those whose owner is asked for changes, or was a moment ago.
+    connected: OrdSet<Key>,
     datacenters: Arc<Vec<Arc<str>>>,
     pub(crate) uses: Arc<Uses>,
 }
@@ -237,12 +252,15 @@ impl ReadTxn<'_> {
         })
     }
 
-    /// The same for a reader that does not wait for the first value. `None`: there is none yet.
-    pub fn remote_if_known(&self, range: &Range) -> Option<Arc<Vec<CheckServiceNode>>> {
+    /// The same for a reader that does not wait for the first value: the value, and whether the owner is asked for changes
+    /// of it, or was until [`AWAY`] ago. `None`: there is none yet.
+    pub fn remote_if_known(&self, range: &Range) -> Option<(Arc<Vec<CheckServiceNode>>, bool)> {
         let values = &self.state.mirror;
         let key = range.key();
+        let is_connected = values.connected.contains(&key);
+        self.depend_on(connected_key(&key), None);
         let value = match values.ranges.get(&key) {
-            Some(Remote::Known(value)) => Some(Arc::clone(value)),
+            Some(Remote::Known(value)) => Some((Arc::clone(value), is_connected)),
             _ => None,
         };
         match values.uses.hold(&key, range) {
@@ -311,6 +329,9 @@ impl Mirror {
             known.is_connected = true;
             known.stale_since = None;
             known.error = None;
+            if values.connected.insert(key.clone()).is_none() {
+                touched.insert(connected_key(&key));
+            }
             let is_same =
                 matches!(values.ranges.get(&key), Some(Remote::Known(old)) if **old == value);
             if !is_same {
@@ -332,6 +353,12 @@ impl Mirror {
             };
             if mem::take(&mut known.is_connected) {
                 known.stale_since = Some(now);
+            }
+            let is_away = known
+                .stale_since
+                .is_some_and(|since| now.duration_since(since) >= AWAY);
+            if is_away && values.connected.remove(&key).is_some() {
+                touched.insert(connected_key(&key));
             }
             known.error = Some(Arc::clone(&reason));
             if !values.ranges.contains_key(&key) {
@@ -361,6 +388,7 @@ impl Mirror {
                     return true;
                 }
                 values.ranges.remove(key);
+                values.connected.remove(key);
                 touched.insert(key.clone());
                 dropped.push(known.range.clone());
                 false

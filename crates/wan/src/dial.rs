@@ -13,12 +13,12 @@ use legate_identity::tls::{AgentFiles, AgentTls, ExpectedServer, TlsError, serve
 use legate_runtime::CancellationToken;
 use rand::seq::SliceRandom;
 use rustls::pki_types::ServerName as TlsName;
-use tokio::net::{TcpStream, ToSocketAddrs};
+use tokio::net::{TcpStream, lookup_host};
 use tokio::time::{sleep, timeout};
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
-use crate::gateways::GatewayAddress;
+use crate::gateways::{GatewayAddress, by_turns};
 use crate::membership::ServerName;
 use crate::{PROTOCOLS, Protocol, Wan};
 
@@ -26,6 +26,8 @@ use crate::{PROTOCOLS, Protocol, Wan};
 const DIAL: Duration = Duration::from_secs(3);
 /// The largest number of gateways that are tried for a connection.
 const GATEWAYS: usize = 16;
+/// The largest number of addresses of a gateway.
+const ADDRESSES: usize = 8;
 /// After this time another gateway is tried, too.
 const SLOW: Duration = Duration::from_secs(1);
 const NO_GATEWAY: &str = "no mesh gateway that leads there is known: register one that exposes servers (-expose-servers, \
@@ -109,10 +111,10 @@ pub(crate) struct Connection {
     pub(crate) gateway: Option<GatewayAddress>,
 }
 
-/// Connects to a server at an address, or to the one that a gateway at this address leads to.
+/// Connects to the server at an address, or to the one that a gateway at this address leads to.
 pub(crate) async fn dial(
     identity: &Identity,
-    address: impl ToSocketAddrs,
+    address: SocketAddr,
     server: ExpectedServer<'_>,
     protocol: Protocol,
 ) -> io::Result<Connection> {
@@ -125,7 +127,7 @@ pub(crate) async fn dial(
         stream.set_nodelay(true)?;
         let name = match &name {
             Some(name) => server_name(name).map_err(io::Error::other)?,
-            None => TlsName::IpAddress(stream.peer_addr()?.ip().into()),
+            None => TlsName::IpAddress(address.ip().into()),
         };
         TlsConnector::from(client).connect(name, stream).await
     };
@@ -186,16 +188,13 @@ impl Wan {
         server: ExpectedServer<'_>,
         protocol: Protocol,
     ) -> io::Result<Connection> {
-        let ways = self.ways(datacenter);
-        let mut gateways = Vec::new();
-        for mut way in ways {
-            way.shuffle(&mut rand::rng());
-            gateways.extend(way);
-        }
-        gateways.truncate(GATEWAYS);
-        let attempts = gateways.into_iter().map(|gateway| async move {
-            let address = (gateway.host.as_str(), gateway.port);
-            match dial(self.identity(), address, server, protocol).await {
+        let routes = self.routes(datacenter).map(|mut gateways| {
+            gateways.shuffle(&mut rand::rng());
+            gateways
+        });
+        let gateways = by_turns(routes).into_iter().take(GATEWAYS);
+        let attempts = gateways.map(|gateway| async move {
+            match self.connect_by(&gateway, server, protocol).await {
                 Ok(connection) => Ok(Connection {
                     gateway: Some(gateway),
                     ..connection
@@ -203,13 +202,30 @@ impl Wan {
                 Err(error) => Err(format!("through the mesh gateway at {gateway}: {error}")),
             }
         });
-        first_of(attempts).await
+        first_of(attempts, NO_GATEWAY).await
+    }
+
+    /// Connects through one gateway, at any of its addresses.
+    async fn connect_by(
+        &self,
+        gateway: &GatewayAddress,
+        server: ExpectedServer<'_>,
+        protocol: Protocol,
+    ) -> io::Result<Connection> {
+        let found = lookup_host((gateway.host.as_str(), gateway.port));
+        let found = timeout(DIAL, found).await??.take(ADDRESSES);
+        let attempts = found.map(|address| async move {
+            let dialled = dial(self.identity(), address, server, protocol).await;
+            dialled.map_err(|error| error.to_string())
+        });
+        first_of(attempts, "it has no address").await
     }
 }
 
 /// The result of the first attempt that succeeds. Each begins when the one before has failed, or takes long.
 async fn first_of<T>(
     mut attempts: impl Iterator<Item = impl Future<Output = Result<T, String>>>,
+    none: &str,
 ) -> io::Result<T> {
     let mut running = FuturesUnordered::new();
     let mut reasons = Vec::new();
@@ -218,7 +234,7 @@ async fn first_of<T>(
             Some(next) => running.push(next),
             None if running.is_empty() => {
                 return Err(io::Error::other(match reasons.is_empty() {
-                    true => NO_GATEWAY.to_owned(),
+                    true => none.to_owned(),
                     false => reasons.join("; "),
                 }));
             }

@@ -1,6 +1,8 @@
 //! Mesh gateways that lead to the servers of other datacenters: which ones lead where. Nothing is sent here.
 
+use std::collections::BTreeMap;
 use std::fmt;
+use std::net::Ipv6Addr;
 use std::str::FromStr;
 
 /// The settings of a server that reaches other datacenters through mesh gateways only.
@@ -47,7 +49,8 @@ impl FromStr for GatewayAddress {
             .strip_prefix('[')
             .and_then(|host| host.strip_suffix(']'));
         let host = match in_brackets {
-            Some(ip) => ip,
+            Some(ip) if ip.parse::<Ipv6Addr>().is_ok() => ip,
+            Some(_) => return Err(invalid()),
             None if host.contains([':', '/', ' ']) => return Err(invalid()),
             None => host,
         };
@@ -62,33 +65,42 @@ impl FromStr for GatewayAddress {
     }
 }
 
-/// The mesh gateways that expose servers, and are not critical.
+/// The mesh gateways that expose servers.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct KnownGateways {
     /// Those of this datacenter, at their addresses in it.
     pub own: Vec<GatewayAddress>,
-    /// Those of the primary, at their addresses for other datacenters.
-    pub of_primary: Vec<GatewayAddress>,
+    /// Those of other datacenters, at their addresses for callers elsewhere, by the datacenter in lower case.
+    pub elsewhere: BTreeMap<String, Vec<GatewayAddress>>,
 }
 
-/// The gateways that lead from a secondary, or from the primary, to servers of another datacenter: those to try first,
-/// and those to try if none of them leads there.
-///
-/// A gateway of the own datacenter knows those of all others. Only the primary's gateways are dialled directly, too: by
-/// them a secondary reaches the primary before it has a gateway, and when its own gateways do not know the way.
-pub(crate) fn ways(
-    to_primary: bool,
+/// The gateways that lead to servers of another datacenter: those of this datacenter, which know the ones of all others,
+/// and those of the other one. By the latter a secondary reaches the primary before it has a gateway, and servers find
+/// each other when the gateways of this datacenter do not know the way.
+pub(crate) fn routes(
+    datacenter: &str,
     settings: &GatewaySettings,
     known: &KnownGateways,
 ) -> [Vec<GatewayAddress>; 2] {
-    let mut direct = Vec::new();
-    if to_primary {
-        direct.extend(known.of_primary.iter().cloned());
+    let datacenter = datacenter.to_ascii_lowercase();
+    let mut direct = known
+        .elsewhere
+        .get(&datacenter)
+        .cloned()
+        .unwrap_or_default();
+    if datacenter == settings.primary {
         direct.extend(settings.primary_gateways.iter().cloned());
-        direct.sort();
-        direct.dedup();
     }
+    direct.sort();
+    direct.dedup();
     [known.own.clone(), direct]
+}
+
+/// The order in which gateways are tried: by turns from both groups, since the first ones may be many that lead nowhere.
+pub(crate) fn by_turns([own, direct]: [Vec<GatewayAddress>; 2]) -> Vec<GatewayAddress> {
+    let longest = own.len().max(direct.len());
+    let at = |at: usize| own.get(at).into_iter().chain(direct.get(at));
+    (0..longest).flat_map(at).cloned().collect()
 }
 
 #[cfg(test)]
@@ -116,6 +128,7 @@ mod tests {
             "https://x:443",
             "x:y",
             "x:70000",
+            "[x]:1",
         ] {
             let refused = text.parse::<GatewayAddress>().unwrap_err();
             assert!(refused.to_string().contains("HOST:PORT"), "{refused}");
@@ -123,24 +136,29 @@ mod tests {
     }
 
     #[test]
-    fn own_gateways_lead_everywhere_and_those_of_the_primary_to_it() {
+    fn own_gateways_lead_everywhere_and_others_to_their_datacenter() {
         let settings = GatewaySettings {
             primary: "dc1".to_owned(),
             primary_gateways: vec![address("b:1"), address("a:1")],
             interval: std::time::Duration::from_secs(30),
         };
+        let all = |texts: &[&str]| texts.iter().map(|text| address(text)).collect::<Vec<_>>();
         let known = KnownGateways {
-            own: vec![address("own:1")],
-            of_primary: vec![address("c:1"), address("b:1")],
+            own: all(&["own:1", "own:2", "own:3"]),
+            elsewhere: [("dc1", &["c:1", "b:1"][..]), ("dc2", &["d:1"])]
+                .map(|(name, texts)| (name.to_owned(), all(texts)))
+                .into(),
         };
-        let of = |to_primary, known: &KnownGateways| {
-            ways(to_primary, &settings, known)
-                .map(|group| group.iter().map(ToString::to_string).collect::<Vec<_>>())
+        let of = |datacenter, known: &KnownGateways| {
+            let order = by_turns(routes(datacenter, &settings, known));
+            order.iter().map(ToString::to_string).collect::<Vec<_>>()
         };
-        assert_eq!(of(true, &known), [vec!["own:1"], vec!["a:1", "b:1", "c:1"]]);
-        assert_eq!(of(false, &known), [vec!["own:1"], vec![]]);
+        let to_primary = ["own:1", "a:1", "own:2", "b:1", "own:3", "c:1"];
+        assert_eq!(of("DC1", &known), to_primary);
+        assert_eq!(of("dc2", &known), ["own:1", "d:1", "own:2", "own:3"]);
+        assert_eq!(of("dc3", &known), ["own:1", "own:2", "own:3"]);
         let nothing = KnownGateways::default();
-        assert_eq!(of(true, &nothing), [vec![], vec!["a:1", "b:1"]]);
-        assert_eq!(of(false, &nothing), [const { Vec::<&str>::new() }; 2]);
+        assert_eq!(of("dc1", &nothing), ["a:1", "b:1"]);
+        assert!(of("dc2", &nothing).is_empty());
     }
 }

@@ -15,6 +15,8 @@ use crate::{Protocol, Wan};
 
 /// The pause after the first attempt to join the primary through gateways.
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
+/// How often it is looked whether a server of the primary is known, at least.
+const LOOK_AGAIN: Duration = Duration::from_secs(5);
 
 /// Why no server was joined.
 #[derive(Debug, thiserror::Error)]
@@ -74,7 +76,7 @@ impl Wan {
         loop {
             if !self.membership().servers(primary).is_empty() {
                 pause = FIRST_PAUSE;
-                sleep(settings.interval).await;
+                sleep(settings.interval.min(LOOK_AGAIN)).await;
                 continue;
             }
             let server = ExpectedServer::OfDatacenter(primary);
@@ -89,7 +91,10 @@ impl Wan {
                 }
             }
             let spread = 0.8 + rand::random::<f64>() * 0.4;
-            sleep(pause.mul_f64(spread)).await;
+            tokio::select! {
+                () = sleep(pause.mul_f64(spread)) => {}
+                () = self.0.new_gateways.notified() => sleep(FIRST_PAUSE).await,
+            }
             pause = (pause * 2).min(settings.interval.max(FIRST_PAUSE));
         }
     }

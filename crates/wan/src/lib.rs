@@ -8,6 +8,7 @@
 
 #![warn(missing_docs)]
 
+mod arrivals;
 mod dial;
 mod exchange;
 mod executor;
@@ -112,6 +113,8 @@ struct Shared {
     identity: Identity,
     /// The mesh gateways that lead to servers.
     known_gateways: ArcSwap<KnownGateways>,
+    /// Notified when they change.
+    new_gateways: Notify,
     /// For probes.
     connections: OpenConnections,
     /// For requests of this server.
@@ -131,12 +134,12 @@ impl std::fmt::Debug for Wan {
 #[derive(Debug, thiserror::Error)]
 pub enum RequestError {
     /// No server of the datacenter is known.
-    #[error(
-        "No path to datacenter {datacenter:?}: no server of it is known; join one (join -wan, retry_join_wan)"
-    )]
+    #[error("No path to datacenter {datacenter:?}: no server of it is known; {advice}")]
     Unknown {
         /// The datacenter.
         datacenter: String,
+        /// What can be done.
+        advice: &'static str,
     },
     /// None of its servers can be reached.
     #[error("No path to datacenter {datacenter:?}: {reasons}")]
@@ -183,6 +186,7 @@ impl Wan {
             changed: Notify::new(),
             identity,
             known_gateways: ArcSwap::default(),
+            new_gateways: Notify::new(),
             connections: OpenConnections::default(),
             links: Links::new(spawner.clone()),
             forwards: Links::new(spawner.clone()),
@@ -246,15 +250,20 @@ impl Wan {
     /// Sets the mesh gateways that lead to servers, for new connections.
     pub fn set_gateways(&self, gateways: KnownGateways) {
         self.0.known_gateways.store(Arc::new(gateways));
+        self.0.new_gateways.notify_one();
     }
 
-    /// The gateways that lead to servers of another datacenter, in two groups, of which the first is preferred.
-    fn ways(&self, datacenter: &str) -> [Vec<GatewayAddress>; 2] {
-        let Some(settings) = &self.0.config.gateways else {
-            return Default::default();
-        };
-        let to_primary = datacenter.eq_ignore_ascii_case(&settings.primary);
-        gateways::ways(to_primary, settings, &self.0.known_gateways.load())
+    fn is_behind_gateways(&self) -> bool {
+        self.0.config.gateways.is_some()
+    }
+
+    /// The gateways that lead to servers of another datacenter, in two groups; see [`gateways::routes`].
+    fn routes(&self, datacenter: &str) -> [Vec<GatewayAddress>; 2] {
+        let settings = self.0.config.gateways.as_ref();
+        let known = self.0.known_gateways.load();
+        settings.map_or_else(Default::default, |settings| {
+            gateways::routes(datacenter, settings, &known)
+        })
     }
 
     /// All other servers.
@@ -265,6 +274,12 @@ impl Wan {
     /// All datacenters: the own one first, the others by the median of the round-trip times of their servers.
     pub fn datacenters(&self) -> Vec<String> {
         self.membership().datacenters()
+    }
+
+    /// The other datacenters with the medians of the round-trip times of their servers, the nearest first. `None`: it is not
+    /// known yet.
+    pub fn distances(&self) -> Vec<(String, Option<Duration>)> {
+        self.membership().distances()
     }
 
     /// Declares that a server has left; a server that runs contradicts. `prune` hides it. Returns whether there is
@@ -353,7 +368,15 @@ impl Wan {
             }));
         }
         match reasons.is_empty() {
-            true => RequestError::Unknown { datacenter },
+            true => RequestError::Unknown {
+                datacenter,
+                advice: match self.0.config.gateways {
+                    Some(_) => {
+                        "it has to reach the primary through a mesh gateway (primary_gateways, -expose-servers)"
+                    }
+                    None => "join one (join -wan, retry_join_wan)",
+                },
+            },
             false => RequestError::Unreachable {
                 datacenter,
                 reasons: reasons.join("; "),

@@ -429,6 +429,13 @@ impl Membership {
 
     /// All datacenters that have servers: the own one first, the others by the median of their round-trip times.
     pub(crate) fn datacenters(&self) -> Vec<String> {
+        let own = self.own.datacenter.to_ascii_lowercase();
+        let others = self.distances().into_iter().map(|(name, _)| name);
+        std::iter::once(own).chain(others).collect()
+    }
+
+    /// The other datacenters that have servers, and the medians of the servers' round-trip times, by these.
+    pub(crate) fn distances(&self) -> Vec<(String, Option<Duration>)> {
         let mut times: BTreeMap<String, Vec<Duration>> = BTreeMap::new();
         for member in self.members() {
             if member.status != Status::Left {
@@ -438,17 +445,15 @@ impl Membership {
         }
         let own = self.own.datacenter.to_ascii_lowercase();
         times.remove(&own);
-        let mut others: Vec<(bool, Duration, String)> = times
+        let mut others: Vec<_> = times
             .into_iter()
             .map(|(name, mut times)| {
                 times.sort_unstable();
-                let median = times.get(times.len() / 2).copied();
-                (median.is_none(), median.unwrap_or_default(), name)
+                (name, times.get(times.len() / 2).copied())
             })
             .collect();
-        others.sort();
-        let others = others.into_iter().map(|(_, _, name)| name);
-        std::iter::once(own).chain(others).collect()
+        others.sort_by_key(|(_, median)| (median.is_none(), *median));
+        others
     }
 }
 

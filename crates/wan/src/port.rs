@@ -22,15 +22,14 @@ use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 
+use crate::arrivals::{Arrival, Arrivals};
 use crate::executor::Tasks;
 use crate::{PING, Protocol, Wan, exchange};
 
-/// The limits of connections, those that have not proved who they are included. All servers behind a gateway have its
-/// address.
-const CONNECTIONS: ApiLimit = ApiLimit {
-    in_all: 512,
-    per_address: 128,
-};
+/// The largest number of connections of servers.
+const CONNECTIONS: usize = 512;
+/// Those of one address, unless servers are behind gateways: then all of them have the addresses of these.
+const PER_ADDRESS: usize = 128;
 /// The time for a handshake.
 const HANDSHAKE: Duration = Duration::from_secs(5);
 /// The time in which a server that exchanges members must send something.
@@ -67,16 +66,24 @@ pub(crate) async fn serve(
     stop: CancellationToken,
 ) {
     let connections = spawner.child("connections of servers");
-    let admission = Admission::new("servers", CONNECTIONS, None);
+    let per_address = match wan.is_behind_gateways() {
+        true => CONNECTIONS,
+        false => PER_ADDRESS,
+    };
+    let limit = ApiLimit {
+        in_all: CONNECTIONS,
+        per_address,
+    };
+    let admission = Admission::new("servers", limit, None);
+    let arrivals = Arrivals::default();
     let accepted = || legate_runtime::net::accept("servers", || listener.accept());
     while let Some((stream, address)) = stop.run_until_cancelled(accepted()).await {
-        let Some(permit) = admission.admit(address.ip()) else {
-            continue;
-        };
         let connection = Accepted {
             wan: wan.clone(),
             service: Arc::clone(&service),
             address,
+            arrival: arrivals.add(),
+            admission: Arc::clone(&admission),
             tasks: Tasks(connections.spawner()),
             stop: stop.clone(),
         };
@@ -84,7 +91,6 @@ pub(crate) async fn serve(
             if let Err(error) = Box::pin(connection.serve(stream)).await {
                 tracing::debug!(%address, %error, "a connection of a server has ended");
             }
-            drop(permit);
             Ok::<_, Infallible>(())
         });
     }
@@ -97,6 +103,8 @@ struct Accepted {
     wan: Wan,
     service: Service,
     address: SocketAddr,
+    arrival: Arrival,
+    admission: Arc<Admission>,
     tasks: Tasks,
     stop: CancellationToken,
 }
@@ -106,17 +114,34 @@ impl Accepted {
         stream.set_nodelay(true)?;
         let stop = self.stop.clone();
         let handshake = timeout(HANDSHAKE, self.handshake(stream));
+        let handshake = self.arrival.yields.run_until_cancelled(handshake);
         let Some(done) = stop.run_until_cancelled(handshake).await else {
             return Ok(());
         };
-        let (stream, datacenters) = done??;
+        let yields = || io::Error::other("too many connections are waiting for their handshake");
+        let (stream, datacenters) = done.ok_or_else(yields)???;
+        let Self {
+            wan,
+            service,
+            address,
+            arrival,
+            admission,
+            tasks,
+            stop,
+        } = self;
+        drop(arrival);
+        let Some(_permit) = admission.admit(address.ip()) else {
+            return Err(io::Error::other(
+                "there are too many connections of servers",
+            ));
+        };
         let caller = Caller {
             datacenters,
-            address: self.address,
+            address,
         };
         match Protocol::of(stream.get_ref().1.alpn_protocol()) {
-            Some(Protocol::Members) => self.exchange(stream, &caller).await,
-            Some(Protocol::Requests) => self.answer(stream, caller).await,
+            Some(Protocol::Members) => exchange_lists(&wan, stream, &caller, &stop).await,
+            Some(Protocol::Requests) => answer(service, tasks, stop, stream, caller).await,
             None => Err(io::Error::other("it names no protocol by ALPN")),
         }
     }
@@ -146,49 +171,54 @@ impl Accepted {
         }
         Ok((stream, datacenters))
     }
+}
 
-    /// Answers the lists of another server with the list of this one, until it closes the connection.
-    async fn exchange(&self, mut stream: TlsStream<TcpStream>, caller: &Caller) -> io::Result<()> {
-        loop {
-            let received = timeout(IDLE, exchange::receive(&mut stream, &caller.datacenters));
-            let Some(received) = self.stop.run_until_cancelled(received).await else {
-                return Ok(());
-            };
-            let Some(list) = received?? else {
-                return Ok(());
-            };
-            let own = self.wan.merge_list(list);
-            timeout(HANDSHAKE, exchange::send(&mut stream, &own)).await??;
-        }
-    }
-
-    /// Answers requests over HTTP/2.
-    async fn answer(self, stream: TlsStream<TcpStream>, caller: Caller) -> io::Result<()> {
-        let Self {
-            service,
-            tasks,
-            stop,
-            ..
-        } = self;
-        let service = service_fn(move |request| {
-            let answer = service(request, caller.clone());
-            async move { Ok::<_, Infallible>(answer.await) }
-        });
-        let mut builder = http2::Builder::new(tasks);
-        builder
-            .timer(TokioTimer::new())
-            .max_concurrent_streams(REQUESTS)
-            .keep_alive_interval(PING)
-            .keep_alive_timeout(PING);
-        let connection = builder.serve_connection(TokioIo::new(stream), service);
-        let mut connection = std::pin::pin!(connection);
-        let ended = tokio::select! {
-            ended = connection.as_mut() => ended,
-            () = stop.cancelled() => {
-                connection.as_mut().graceful_shutdown();
-                connection.await
-            }
+/// Answers the lists of another server with the list of this one, until it closes the connection.
+async fn exchange_lists(
+    wan: &Wan,
+    mut stream: TlsStream<TcpStream>,
+    caller: &Caller,
+    stop: &CancellationToken,
+) -> io::Result<()> {
+    loop {
+        let received = timeout(IDLE, exchange::receive(&mut stream, &caller.datacenters));
+        let Some(received) = stop.run_until_cancelled(received).await else {
+            return Ok(());
         };
-        ended.map_err(io::Error::other)
+        let Some(list) = received?? else {
+            return Ok(());
+        };
+        let own = wan.merge_list(list);
+        timeout(HANDSHAKE, exchange::send(&mut stream, &own)).await??;
     }
+}
+
+/// Answers requests over HTTP/2.
+async fn answer(
+    service: Service,
+    tasks: Tasks,
+    stop: CancellationToken,
+    stream: TlsStream<TcpStream>,
+    caller: Caller,
+) -> io::Result<()> {
+    let service = service_fn(move |request| {
+        let answer = service(request, caller.clone());
+        async move { Ok::<_, Infallible>(answer.await) }
+    });
+    let mut builder = http2::Builder::new(tasks);
+    builder
+        .timer(TokioTimer::new())
+        .max_concurrent_streams(REQUESTS)
+        .keep_alive_interval(PING)
+        .keep_alive_timeout(PING);
+    let connection = builder.serve_connection(TokioIo::new(stream), service);
+    let mut connection = std::pin::pin!(connection);
+    let ended = tokio::select! {
+        ended = connection.as_mut() => ended,
+        () = stop.cancelled() => {
+            connection.as_mut().graceful_shutdown();
+            connection.await
+        }
+    };
+    ended.map_err(io::Error::other)
 }

@@ -363,31 +363,47 @@ async fn a_server_joins_those_of_its_settings_when_they_are_there() {
 }
 
 #[tokio::test]
-async fn one_address_cannot_take_all_connections() {
+async fn who_has_no_certificate_yet_cannot_keep_servers_away() {
     let ca = TestCa::new();
     let server = Server::start(&ca, "dc1", "a").await;
     let mut idle = Vec::new();
-    for _ in 0..160 {
+    for _ in 0..arrivals::MOST + 32 {
         idle.push(TcpStream::connect(server.address()).await.unwrap());
     }
-    // Those beyond the limit are closed at once.
+    // The first ones yield.
     let mut closed = 0;
-    for stream in &mut idle[128..] {
+    for stream in &mut idle[..32] {
         let mut byte = [0];
         let read = timeout(PATIENCE, stream.read(&mut byte)).await;
         closed += usize::from(matches!(read, Ok(Ok(0) | Err(_))));
     }
     assert_eq!(closed, 32);
-    drop(idle);
     let other = Server::start(&ca, "dc2", "b").await;
-    let address = server.address().to_string();
-    let join = async || {
-        let joined = other.wan.join(&address).await;
-        joined.map_err(|error| error.to_string())
-    };
-    wait::until(join).await;
+    other.wan.join(&server.address().to_string()).await.unwrap();
+    drop(idle);
     server.stop().await;
     other.stop().await;
+}
+
+#[tokio::test]
+async fn one_address_has_a_limited_number_of_connections() {
+    let ca = TestCa::new();
+    let server = Server::start(&ca, "dc1", "a").await;
+    let files = files(&ca, &["server.dc2.consul"]);
+    let identity = dial::Identity::read(files, "consul".to_owned()).unwrap();
+    let expected = ExpectedServer::OfDatacenter("dc1");
+    let mut open = FuturesUnordered::new();
+    for _ in 0..130 {
+        let connected = dial(&identity, server.address(), expected, Protocol::Members);
+        let mut stream = connected.await.unwrap().stream;
+        open.push(async move { stream.read(&mut [0]).await });
+    }
+    for _ in 0..2 {
+        let closed = timeout(PATIENCE, open.next()).await.unwrap().unwrap();
+        assert!(matches!(closed, Ok(0) | Err(_)), "{closed:?}");
+    }
+    assert!(open.next().now_or_never().is_none(), "the others stay");
+    server.stop().await;
 }
 
 #[tokio::test]
@@ -416,7 +432,7 @@ async fn datacenters_are_reached_through_gateways_only() {
     let known = [dead, to_two].map(gateway_address).to_vec();
     one.wan.set_gateways(KnownGateways {
         own: known,
-        of_primary: Vec::new(),
+        elsewhere: BTreeMap::new(),
     });
     let answered = wait::until(async || one.ask("dc2").await.map_err(|error| error.to_string()));
     assert_eq!(answered.await, "b.dc2 dc1 /v1/path");

@@ -69,6 +69,10 @@ async fn datacenters_are_joined_and_reached_by_commands() {
             "{members}"
         );
     }
+    let (text, done) = here("rtt -wan n1.dc2".to_owned()).await;
+    let estimated = "Estimated n1.dc2 <-> n1.dc1 rtt: ";
+    assert!(done && text.starts_with(estimated), "{text}");
+    assert!(text.contains("(using WAN coordinates)"), "{text}");
     let (text, _) = here("catalog datacenters".to_owned()).await;
     assert_eq!(text, "dc1\ndc2\n");
     let (text, done) = here("kv put -datacenter dc2 greeting hello".to_owned()).await;

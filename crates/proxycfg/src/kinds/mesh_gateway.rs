@@ -1,6 +1,6 @@
 //! The mesh gateway: the services of its partition that are reached in the mesh.
 
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use legate_model::{ConfigEntry, ConfigKind, ServiceInstance, ServiceName, UpstreamLimits};
 use legate_store::{Kept, ReadTxn};
@@ -35,6 +35,9 @@ queried! {
     Option<Servers>, |servers| servers.as_ref().map_or(0, |servers| 2 * servers.all.len());
     MeshServices, |all| all.0.iter().map(|one| one.size()).sum();
 }
+
+/// One value for all gateways that expose no servers: values are compared by their addresses.
+static NO_SERVERS: LazyLock<Arc<Option<Servers>>> = LazyLock::new(Arc::default);
 
 /// Every registration of a mesh gateway can be served.
 pub(super) fn check(_: &ProxyId, _: &ServiceInstance) -> Result<(), WatchError> {
@@ -77,9 +80,12 @@ pub(super) fn snapshot(read: &mut Reading<'_, '_>, parts: &mut Parts) -> Option<
         servers: match read.proxy.instance.exposes_servers() {
             true => read.kept(&mut parts.servers, |txn| {
                 let domain = read.config.dns_domains.first();
-                domain.map_or_else(Arc::default, |domain| remote::servers(txn, domain))
+                domain.map_or_else(
+                    || Arc::clone(&NO_SERVERS),
+                    |domain| remote::servers(txn, domain),
+                )
             }),
-            false => Arc::default(),
+            false => Arc::clone(&NO_SERVERS),
         },
     })
 }

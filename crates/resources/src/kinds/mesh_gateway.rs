@@ -44,8 +44,11 @@ const LISTENERS: Section = Section("listeners");
 /// Other datacenters, one unit each.
 const ELSEWHERE: Section = Section("other datacenters");
 
-/// The servers of this datacenter, in one unit.
+/// All servers of this datacenter, in one unit.
 const SERVERS: Section = Section("servers");
+
+/// The servers of this datacenter, one unit each.
+const SERVER: Section = Section("server");
 
 pub(super) fn compose(
     composer: &mut Composer<'_>,
@@ -296,25 +299,29 @@ impl Elsewhere<'_> {
         let Some(servers) = self.servers.filter(|servers| !servers.all.is_empty()) else {
             return;
         };
-        let mut unit = composer.unit(SERVERS, Some(0));
-        let all = self.servers_of(&self.proxy.datacenter).unwrap_or_default();
-        let groups = servers.by_node.iter().map(|(node, server)| Group {
-            name: format!("{node}.{all}"),
-            now: server,
-            last: self.last_servers.and_then(|last| {
-                let mut last = last.by_node.iter();
-                last.find(|(name, _)| name == node).map(|(_, last)| last)
-            }),
-        });
-        let of_all = Group {
-            name: all.clone(),
+        let last = self.last_servers.filter(|last| !last.all.is_empty());
+        let name = self.servers_of(&self.proxy.datacenter).unwrap_or_default();
+        let mut unit = composer.unit(SERVERS, last.map(|_| 0));
+        let all = Group {
+            name: name.clone(),
             now: &servers.all,
-            last: self.last_servers.map(|last| &last.all),
+            last: last.map(|last| &last.all),
         };
-        for group in std::iter::once(of_all).chain(groups) {
-            self.add_group(composer.memo, &mut unit, &group, (gateway, settings));
-        }
+        self.add_group(composer.memo, &mut unit, &all, (gateway, settings));
         composer.add(SERVERS, unit);
+        for (node, server) in &servers.by_node {
+            let is_it = |(name, _): &(String, _)| name == node;
+            let before = last.and_then(|last| last.by_node.iter().position(is_it));
+            let last = last.zip(before).map(|(last, at)| &last.by_node[at].1);
+            let mut unit = composer.unit(SERVER, before);
+            let group = Group {
+                name: format!("{node}.{name}"),
+                now: server,
+                last,
+            };
+            self.add_group(composer.memo, &mut unit, &group, (gateway, settings));
+            composer.add(SERVER, unit);
+        }
     }
 
     /// Adds a cluster, with its endpoints unless some have host names.

@@ -259,3 +259,30 @@ fn servers_are_reached_by_their_names() {
     );
     assert_eq!(cost(&one, &there), 1, "the listener");
 }
+
+#[test]
+fn servers_come_and_go_in_any_order() {
+    let there = to_dc2(&service("api", 1), "203.0.113.1", 443);
+    let of = |ports: &[u16]| {
+        let snapshot = to_servers(&there, ports);
+        Snapshot {
+            proxy: there.proxy.clone(),
+            kind: snapshot.kind,
+        }
+    };
+    let generator = Generator::new();
+    let mut before = of(&[1, 2]);
+    let mut set = generator.generate(&before, None);
+    for ports in [&[2][..], &[1, 2, 3], &[3, 2], &[], &[4, 1], &[1]] {
+        let after = of(ports);
+        set = generator.generate(&after, Some((&before, &set)));
+        let whole = Generator::new().generate(&after, None);
+        assert_eq!(names(&set), names(&whole), "{ports:?}");
+        assert_eq!(
+            written::document(&set),
+            written::document(&whole),
+            "{ports:?}"
+        );
+        before = after;
+    }
+}

@@ -2,11 +2,13 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use legate_model::acl::{AuthMethod, Bindings, PolicyLink, RoleLink, Token, Variables, bind};
 use legate_model::{Secret, Tenancy, TenancyName};
 use legate_runtime::Clock;
 use legate_store::{Command, ReadTxn, Reader, TokenKey, WriteTxn, Writer};
+use tokio::time::timeout;
 use uuid::Uuid;
 
 use super::error::AclError;
@@ -296,5 +298,28 @@ fn no_tenancy(tenancy: &Tenancy) -> AclError {
 fn unknown(name: &str) -> AclError {
     AclError::UnknownMethod {
         name: name.to_owned(),
+    }
+}
+
+/// How long a login in a secondary datacenter waits until its global token is replicated.
+const REPLICATION: Duration = Duration::from_secs(5);
+
+/// Waits until this datacenter knows a token of the primary, because the caller uses it at once.
+pub(crate) async fn replicated(reader: &Reader, secret: &str) {
+    let known = async {
+        loop {
+            let mut watch = {
+                let state = reader.state();
+                let txn = state.read();
+                if txn.token_by_secret(secret).is_some() {
+                    return;
+                }
+                reader.watch(&txn.into_reads())
+            };
+            watch.changed().await;
+        }
+    };
+    if timeout(REPLICATION, known).await.is_err() {
+        tracing::warn!("the token of a login is not replicated yet: its owner must try again");
     }
 }

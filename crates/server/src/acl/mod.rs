@@ -22,7 +22,7 @@ use self::resolve::{Kept, Setting};
 use crate::config::ServerConfig;
 pub(crate) use agent_tokens::{AgentTokens, TokenKind};
 pub(crate) use error::AclError;
-pub(crate) use login::{Login, Logins};
+pub(crate) use login::{Login, Logins, replicated};
 pub(crate) use methods::Methods;
 pub(crate) use tenants::namespace_defaults;
 

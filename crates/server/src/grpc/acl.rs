@@ -16,14 +16,12 @@ use tokio::time::timeout;
 use tonic::{Code, Request, Response, Status};
 
 use super::auth;
-use crate::acl::{Login, Logins};
+use crate::acl::{Login, Logins, replicated};
 use crate::handles::Handles;
 use crate::wan;
 
 /// The time in which another datacenter must answer a login. Its auth method may have to ask elsewhere, too.
 const TIMEOUT: Duration = Duration::from_secs(30);
-/// How long a login waits until its global token is replicated to this datacenter.
-const REPLICATION: Duration = Duration::from_secs(5);
 /// The longest answer of another datacenter in bytes.
 const LARGEST_ANSWER: usize = 1024 * 1024;
 
@@ -70,26 +68,6 @@ impl Service {
         let state = self.reader.state();
         let method = state.read().within(tenancy.clone()).auth_method(name);
         method.is_some_and(|method| !method.token_locality.is_local())
-    }
-
-    /// Waits until this datacenter knows a token, because the caller uses it at once.
-    async fn replicated(&self, secret: &str) {
-        let known = async {
-            loop {
-                let mut watch = {
-                    let state = self.reader.state();
-                    let txn = state.read();
-                    if txn.token_by_secret(secret).is_some() {
-                        return;
-                    }
-                    self.reader.watch(&txn.into_reads())
-                };
-                watch.changed().await;
-            }
-        };
-        if timeout(REPLICATION, known).await.is_err() {
-            tracing::warn!("the token of a login is not replicated yet: its owner must try again");
-        }
     }
 }
 
@@ -151,7 +129,7 @@ impl AclService for Service {
                 let token: Token = serde_json::from_slice(&answer)
                     .map_err(|error| Status::internal(error.to_string()))?;
                 if !token.local && self.primary.is_some() {
-                    self.replicated(token.secret_id.expose()).await;
+                    replicated(&self.reader, token.secret_id.expose()).await;
                 }
                 token
             }

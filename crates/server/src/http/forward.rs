@@ -4,7 +4,9 @@
 use axum::body::Body;
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
-use http::header::{CONNECTION, HOST, HeaderName, HeaderValue, TE, TRANSFER_ENCODING, UPGRADE};
+use http::header::{
+    ACCEPT_ENCODING, CONNECTION, HOST, HeaderName, HeaderValue, TE, TRANSFER_ENCODING, UPGRADE,
+};
 use http::{Method, Request, Uri, Version};
 use http_body_util::BodyExt;
 use legate_model::Tenancy;
@@ -192,7 +194,16 @@ impl Forward {
             ));
             return Passed::Answered(refused.into_response());
         }
-        Passed::Answered(self.send(primary.datacenter.clone(), request).await)
+        let is_login = request.uri().path() == "/v1/acl/login";
+        if is_login {
+            // The answer is read here.
+            request.headers_mut().remove(ACCEPT_ENCODING);
+        }
+        let response = self.send(primary.datacenter.clone(), request).await;
+        Passed::Answered(match is_login && response.status().is_success() {
+            true => primary.known_here(response).await,
+            false => response,
+        })
     }
 
     /// Sends a request to a datacenter, and returns the answer as it comes.

@@ -3,12 +3,13 @@
 
 use std::sync::Arc;
 
-use axum::body::Body;
+use axum::body::{Body, to_bytes};
+use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
-use http::header::HeaderName;
+use http::header::{CONTENT_LENGTH, HeaderName};
 use http::{Method, Request};
 use legate_model::Tenancy;
-use legate_model::acl::AuthMethod;
+use legate_model::acl::{AuthMethod, Token};
 use legate_model::json::{UnknownFields, from_slice};
 use legate_store::{ReadTxn, Reader};
 use percent_encoding::percent_decode_str;
@@ -16,6 +17,7 @@ use serde::Deserialize;
 
 use super::call::{BODY_LIMIT, BODY_TIME, read_body, token_in};
 use super::params::Params;
+use crate::acl::replicated;
 use crate::api_error::ApiError;
 use crate::config::ServerConfig;
 
@@ -70,6 +72,23 @@ impl Primary {
         let of_acls = path.starts_with("/v1/acl/");
         let is_shared = of_acls || SHARED.iter().any(|shared| is_below(path, shared));
         is_write && is_shared && (self.acls || !of_acls)
+    }
+
+    /// The answer to a login, once its token is known in this datacenter.
+    pub(super) async fn known_here(&self, response: Response) -> Response {
+        let (mut head, body) = response.into_parts();
+        // By it the body is read as it is here.
+        head.headers.remove(CONTENT_LENGTH);
+        let Ok(body) = to_bytes(body, BODY_LIMIT).await else {
+            let text = "The answer of the primary datacenter to a login cannot be read";
+            return ApiError::internal(text).into_response();
+        };
+        if let Ok(token) = serde_json::from_slice::<Token>(&body)
+            && !token.local
+        {
+            replicated(&self.reader, token.secret_id.expose()).await;
+        }
+        Response::from_parts(head, Body::from(body))
     }
 
     /// Whether the primary has to answer a request. Returns the request, whose body may have been read.

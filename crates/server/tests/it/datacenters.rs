@@ -9,6 +9,7 @@ use legate_identity::tls::ServerPolicy;
 use legate_model::Secret;
 use legate_server::{AclConfig, AgentFiles, ServerConfig, WanSettings};
 use legate_testkit::certs::{CertFiles, TestCa};
+use legate_testkit::wait;
 use serde_json::json;
 
 use crate::dns::{over_udp, question};
@@ -126,6 +127,20 @@ async fn members_of_all_datacenters_are_listed_and_removed() {
     let (one, client) = start(of_datacenter(&ca, "dc1")).await;
     let (two, _) = start(of_datacenter(&ca, "dc2")).await;
     join(&client, &two).await;
+    let coordinates = wait::until(async || {
+        let all = client.get("/v1/coordinate/datacenters").await.json();
+        match all.as_array().map(Vec::len) {
+            Some(2) => Ok(all),
+            _ => Err(all.to_string()),
+        }
+    });
+    let coordinates = coordinates.await;
+    let coord = |at: usize| coordinates[at]["Coordinates"][0].clone();
+    assert_eq!(coord(0)["Node"], "node-dc1");
+    assert_eq!(coord(0)["Coord"]["Height"].as_f64(), Some(0.0));
+    assert_eq!(coordinates[1]["Datacenter"], "dc2");
+    assert_eq!(coord(1)["Node"], "node-dc2");
+    assert!(coord(1)["Coord"]["Height"].as_f64() > Some(0.0));
     let members = client.get("/v1/agent/members?wan=1").await.json();
     let shown = |at: usize, field: &str| members[at][field].clone();
     assert_eq!(

@@ -2,12 +2,14 @@
 
 use http::{Method, StatusCode};
 use legate_server::{Parts, PrimaryGateways, Server, ServerConfig};
+use legate_store::Store;
 use legate_testkit::certs::TestCa;
 use serde_json::{Value, json};
 
 use crate::datacenters::{PATIENCE, join, of_datacenter};
 use crate::datacenters_replication::{ROOT, primary, secondary, until};
 use crate::http_client::{Client, Reply, config, start};
+use crate::running::Running;
 
 const STATES: &str = "/v1/internal/federation-states";
 const OF_DC2: &str = "/v1/internal/federation-state/dc2";
@@ -129,4 +131,36 @@ async fn servers_behind_gateways_are_not_joined_by_their_address() {
         let error = Server::start(config, Parts::default()).await.unwrap_err();
         assert!(error.to_string().contains(reason), "{error}");
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn servers_of_one_datacenter_know_each_other() {
+    let ca = TestCa::new();
+    let store = Store::new();
+    let member = |node: &'static str| {
+        let of_datacenter = of_datacenter(&ca, "dc1");
+        move |config: &mut ServerConfig| {
+            of_datacenter(config);
+            config.node_name = node.to_owned();
+            config.agent.registers_itself = true;
+        }
+    };
+    let shares = || Parts {
+        store: Some(store.clone()),
+        ..Parts::default()
+    };
+    let one = Running::start(config(), member("a"), shares()).await;
+    let one = one.unwrap();
+    let two = Running::start(config(), member("b"), shares()).await;
+    let two = two.unwrap();
+    for (server, other) in [(&one, "b.dc1"), (&two, "a.dc1")] {
+        let client = Client::of(server);
+        let knows = |reply: &Reply| reply.text().contains(other);
+        until(&client, "/v1/agent/members?wan=1", knows).await;
+    }
+    let port = one.servers_addr().unwrap().port();
+    let registered = Client::of(&one).get("/v1/catalog/service/consul").await;
+    assert_eq!(registered.json()[0]["ServicePort"], json!(port));
+    one.stop(PATIENCE).await.unwrap();
+    two.stop(PATIENCE).await.unwrap();
 }

@@ -1,15 +1,18 @@
 //! A mesh gateway's snapshot as a function of the store.
 
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use futures_util::FutureExt;
 use legate_ca::LeafId;
 use legate_intentions::Action;
 use legate_model::CheckServiceNode;
-use legate_store::{Command, Follower, Range, Store};
+use legate_store::{AWAY, Command, Follower, Range, Store, Unavailable};
 use serde_json::json;
+use tokio::time::Instant;
 
 use super::MeshGateway;
+use crate::chain::Instances;
 use crate::config::ManagerConfig;
 use crate::kinds::Parts;
 use crate::kinds::test_store::{self, apply, entry, register, with_gateway};
@@ -139,4 +142,97 @@ fn it_has_the_gateways_of_other_datacenters() {
         &found.0[0].instances,
         &now().elsewhere.0[0].instances
     ));
+}
+
+/// A mesh gateway of dc2 that leads to its servers, at this address, changed at an index.
+fn there(host: &str, index: u64) -> CheckServiceNode {
+    let gateway = json!({
+        "Kind": "mesh-gateway", "ID": host, "Service": "gateway", "Address": host, "Port": 8443,
+        "Meta": {"consul-wan-federation": "1"}, "ModifyIndex": index,
+    });
+    CheckServiceNode {
+        node: Arc::default(),
+        service: serde_json::from_value(gateway).unwrap(),
+        checks: Vec::new(),
+    }
+}
+
+/// Stores what dc2 says its gateways are.
+fn say(store: &Store, gateways: Vec<CheckServiceNode>) {
+    let written = store.write(move |txn| {
+        txn.put_mesh_gateways("dc2", &gateways, SystemTime::UNIX_EPOCH);
+        Ok::<_, Unavailable>(())
+    });
+    written.now_or_never().unwrap().unwrap();
+}
+
+#[test]
+fn it_leads_to_gateways_of_another_datacenter_before_that_one_is_asked() {
+    let store = mesh();
+    let mirror = store.mirror();
+    let range = Range::mesh_gateways("dc2", "default");
+    let follower = Follower::default();
+    let mut parts = Parts::of(follower.clone());
+    let mut now = || {
+        let _ = follower.changed().now_or_never();
+        let own = computed(&store, &mut parts);
+        let of = &own.elsewhere.0[0];
+        let hosts = |all: &Instances| {
+            let hosts = all.iter().map(|one| one.address().0.to_owned());
+            hosts.collect::<Vec<_>>().join(" ")
+        };
+        assert_eq!(hosts(&of.instances), hosts(&of.to_servers));
+        hosts(&of.to_servers)
+    };
+    say(&store, vec![there("10.0.0.1", 7)]);
+    assert_eq!(now(), "10.0.0.1");
+    // What the datacenter itself answers counts while it is asked for changes.
+    mirror.set(&range, vec![there("10.0.0.2", 5)]);
+    assert_eq!(now(), "10.0.0.2");
+    mirror.set(&range, vec![there("10.0.0.3", 9)]);
+    assert_eq!(now(), "10.0.0.3");
+    say(&store, vec![there("10.0.0.1", 8)]);
+    mirror.fail(&range, "cut", Instant::now());
+    mirror.fail(&range, "cut", Instant::now() + AWAY);
+    assert_eq!(now(), "10.0.0.3", "it is newer");
+    say(&store, vec![there("10.0.0.4", 10)]);
+    assert_eq!(
+        now(),
+        "10.0.0.4",
+        "all gateways were replaced during the cut"
+    );
+}
+
+#[test]
+fn it_leads_to_the_servers_in_the_catalog() {
+    let store = mesh();
+    let exposing = json!({
+        "Kind": "mesh-gateway", "ID": "gateway-1", "Service": "gateway",
+        "Meta": {"consul-wan-federation": "1"},
+    });
+    let now = || computed(&store, &mut Parts::default());
+    let before = (now(), now());
+    assert!(before.0.servers.is_none());
+    assert!(
+        Arc::ptr_eq(&before.0.servers, &before.1.servers),
+        "one that exposes no servers is not published again"
+    );
+    apply(&store, register(exposing));
+    assert!((*now().servers).as_ref().unwrap().all.is_empty());
+    apply(
+        &store,
+        register(json!({"ID": "consul", "Service": "consul", "Port": 8300})),
+    );
+    // Not what others register with the name.
+    apply(
+        &store,
+        register(json!({"ID": "x", "Service": "consul", "Port": 1})),
+    );
+    let own = now();
+    let servers = (*own.servers).as_ref().unwrap();
+    assert_eq!(&*servers.domain, "consul");
+    let [(node, server)] = &servers.by_node[..] else {
+        panic!("{servers:?}");
+    };
+    assert_eq!((node.as_str(), server[0].address().1), ("n1", 8300));
 }

@@ -1,7 +1,7 @@
 //! Upstreams in other datacenters.
 
 use legate_model::{CheckServiceNode, ServiceName, Tenancy};
-use legate_store::{Mirror, Range};
+use legate_store::{AWAY, Mirror, Range};
 
 use super::*;
 
@@ -236,4 +236,67 @@ fn a_prepared_query_fails_over_to_another_datacenter() {
         .unwrap();
     let target = chain.targets.values().next().unwrap();
     assert_eq!((&*target.service, &*target.datacenter), ("db", "dc2"));
+}
+
+/// Cuts off a datacenter that was asked for the instances of `db`.
+fn is_cut_off(mirror: &Mirror, datacenter: &str) {
+    let range = Range::instances(datacenter, &"db".into());
+    let now = tokio::time::Instant::now();
+    mirror.fail(&range, "cut", now);
+    mirror.fail(&range, "cut", now + AWAY);
+}
+
+#[test]
+fn a_prepared_query_leaves_a_datacenter_that_is_cut_off_if_another_one_has_instances() {
+    let store = mesh();
+    let mirror = store.mirror();
+    mirror.set_datacenters(vec!["dc2".into(), "dc3".into()]);
+    apply(&store, queries::web_with("q", json!({})));
+    let failover = json!({"Datacenters": ["dc2", "dc3"]});
+    let query = json!({"Name": "q", "Service": {"Service": "db", "Failover": failover}});
+    apply(&store, queries::query("1", query));
+    let set = |datacenter, port| {
+        let instance = there(&instance("db", "db-1", port), CheckStatus::Passing);
+        let range = Range::instances(datacenter, &"db".into());
+        mirror.set(&range, vec![instance]);
+    };
+    let port = || endpoints(&store)[0].1;
+    assert!(is_pending(&store));
+    set("dc2", 2);
+    assert_eq!(port(), 2);
+    is_cut_off(&mirror, "dc2");
+    assert!(is_pending(&store), "another one is asked");
+    set("dc3", 3);
+    assert_eq!(port(), 3);
+    is_cut_off(&mirror, "dc3");
+    assert_eq!(port(), 2, "the first one that was known");
+    set("dc2", 2);
+    assert_eq!(port(), 2);
+}
+
+#[test]
+fn gateways_decide_for_a_datacenter_that_could_not_be_asked_yet() {
+    let store = mesh();
+    let mirror = store.mirror();
+    apply(&store, web_to("dc2", "remote"));
+    let range = Range::instances("dc2", &"api".into());
+    let away = || mirror.fail(&range, "away", tokio::time::Instant::now());
+    assert!(is_pending(&store));
+    away();
+    let written = store.write(|txn| {
+        let gateways = [gateway("g-1", "203.0.113.1", CheckStatus::Passing)];
+        txn.put_mesh_gateways("dc2", &gateways, SystemTime::UNIX_EPOCH);
+        Ok::<_, Unavailable>(())
+    });
+    written.now_or_never().unwrap().unwrap();
+    let at = |healthy| [("203.0.113.1".to_owned(), 443, healthy)];
+    assert_eq!(endpoints(&store), at(true));
+    arrives(&mirror, "api", Vec::new());
+    assert_eq!(
+        endpoints(&store),
+        at(false),
+        "it has said that there is none"
+    );
+    away();
+    assert_eq!(endpoints(&store), at(false), "what it said last counts");
 }
