@@ -149,9 +149,24 @@ fn the_operator_registers_the_charts_gateways() {
 }
 
 #[test]
+fn mesh_gateways_lead_to_servers_of_other_datacenters_only_with_federation() {
+    for (name, expected) in [
+        ("gateways.yaml", None),
+        ("federation-secondary.yaml", Some("1")),
+    ] {
+        let gateway = ("mesh-legate", "mesh-gateway");
+        let service = registered(&rendered(name), gateway, Tenants::default());
+        let mark = &service["Meta"]["consul-wan-federation"];
+        assert_eq!(mark.as_str(), expected, "{name}");
+    }
+}
+
+#[test]
 fn acl_init_knows_each_gateway() {
     for (name, expected) in [
         ("default.yaml", &[][..]),
+        ("federation-primary.yaml", &["mesh-gateway"]),
+        ("federation-secondary.yaml", &["mesh-gateway"]),
         (
             "gateways.yaml",
             &[
@@ -182,6 +197,13 @@ fn acl_init_knows_each_gateway() {
             !parsed.log_level.is_empty() && parsed.log_json == (name == "external-gateways.yaml")
         );
         let options = parsed.options;
+        assert_eq!(
+            options.create_replication_token,
+            name == "federation-primary.yaml"
+        );
+        let flags = &options.secondary;
+        let secondary = name == "federation-secondary.yaml";
+        assert_eq!(flags.replication_token_file.is_some(), secondary, "{name}");
         let gateways = options.mesh_gateway.iter();
         let gateways = gateways.chain(&options.ingress_gateway);
         let gateways = gateways.chain(&options.terminating_gateway);
