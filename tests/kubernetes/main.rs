@@ -9,6 +9,7 @@ mod cluster;
 mod federation;
 mod leader;
 mod metrics;
+mod secondary;
 mod sync;
 mod tenants;
 mod tokens;

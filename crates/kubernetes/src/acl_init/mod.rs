@@ -22,8 +22,8 @@ use tokio::time::{Instant, sleep, timeout_at};
 use self::failure::Failure;
 pub use self::gateways::GatewayName;
 use self::objects::Objects;
-pub use self::options::Options;
 pub(crate) use self::options::replication_secret;
+pub use self::options::{Options, SecondaryFlags};
 use self::write::Writer;
 use crate::servers::{Credentials, Servers};
 
@@ -52,7 +52,11 @@ pub fn run(options: Options) -> anyhow::Result<()> {
     })
 }
 
-async fn initialise(options: &Options, client: Client) -> anyhow::Result<()> {
+/// The same with a client of the API server.
+///
+/// # Errors
+/// As [`run`].
+pub async fn initialise(options: &Options, client: Client) -> anyhow::Result<()> {
     let scope = Scope::new("acl-init");
     // Each request sets its own token.
     let servers = Servers::new(options.servers.options(Credentials::None)?, scope.spawner())?;
