@@ -109,6 +109,7 @@ impl Cluster {
         let sync = sync::Options {
             gateway_api: false,
             reporter: "legate-operator".to_owned(),
+            installation: "default/legate".to_owned(),
             node_meta: [("team".to_owned(), "a".to_owned())].into(),
             tenants: self.tenants.clone(),
             auth_method: self.auth_method.clone(),

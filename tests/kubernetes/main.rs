@@ -6,8 +6,10 @@
 )]
 
 mod cluster;
+mod federation;
 mod leader;
 mod metrics;
+mod secondary;
 mod sync;
 mod tenants;
 mod tokens;

@@ -18,8 +18,18 @@ const CASES: &str = "tests/chart";
 /// `# kubernetes 1.27`.
 const KUBERNETES: &str = "1.33";
 
+/// Parts of the values of several datacenters.
+const FEDERATED: [&str; 2] = ["meshGateway.enabled=true", "global.federation.enabled=true"];
+const SECONDARY: &str = "global.federation.primaryDatacenter=dc0";
+const CA: [&str; 2] = [
+    "global.tls.caCert.secretName=ca",
+    "global.tls.caKey.secretName=ca",
+];
+const GATEWAYS: &str = "global.federation.primaryGateways={a:443}";
+const REPLICATION: &str = "global.acls.replicationToken.secretName=token";
+
 /// Refused values: the arguments of `--set`, and a part of the error.
-const REFUSED: [(&[&str], &str); 34] = [
+const REFUSED: [(&[&str], &str); 52] = [
     (
         &["syncCatalog.enabled=true"],
         "additional properties 'syncCatalog' not allowed",
@@ -106,7 +116,29 @@ const REFUSED: [(&[&str], &str); 34] = [
     ),
     (
         &["global.tls.caCert.secretName=ca"],
-        "global.tls.caCert.secretName and server.serverCert.secretName require each other",
+        "global.tls.caCert.secretName needs global.tls.caKey.secretName",
+    ),
+    (
+        &["server.serverCert.secretName=cert"],
+        "need global.tls.caCert.secretName",
+    ),
+    (
+        &[
+            "global.tls.caCert.secretName=ca",
+            "global.tls.caKey.secretName=ca",
+            "server.serverCert.secretName=cert",
+        ],
+        "exclude each other: the operator signs the certificate",
+    ),
+    (
+        &[
+            "externalServers.enabled=true",
+            "externalServers.hosts={a}",
+            "global.acls.manageSystemACLs=false",
+            "global.tls.caCert.secretName=ca",
+            "global.tls.caKey.secretName=ca",
+        ],
+        "and the chart's own servers",
     ),
     (
         &["connectInject.enabled=false"],
@@ -188,6 +220,122 @@ const REFUSED: [(&[&str], &str); 34] = [
             "terminatingGateways.gateways[0].name=a,terminatingGateways.gateways[0].hostNetwork=true",
         ],
         "additional properties 'hostNetwork' not allowed",
+    ),
+    (
+        &["global.federation.enabled=true"],
+        "global.federation.enabled needs meshGateway.enabled",
+    ),
+    (
+        &[FEDERATED[0], FEDERATED[1], "global.tls.enabled=false"],
+        "global.federation.enabled needs global.tls.enabled",
+    ),
+    (
+        &[
+            FEDERATED[0],
+            FEDERATED[1],
+            "global.enableConsulNamespaces=true",
+            "global.adminPartitions.enabled=true",
+        ],
+        "global.adminPartitions.enabled exclude each other",
+    ),
+    (
+        &[
+            FEDERATED[0],
+            FEDERATED[1],
+            "externalServers.enabled=true",
+            "externalServers.hosts={a}",
+            "externalServers.useSystemRoots=true",
+            "global.acls.manageSystemACLs=false",
+        ],
+        "global.federation.enabled needs the chart's own servers",
+    ),
+    (
+        &["global.federation.createFederationSecret=true"],
+        "need global.federation.enabled",
+    ),
+    (
+        &[
+            FEDERATED[0],
+            FEDERATED[1],
+            "global.federation.createFederationSecret=true",
+        ],
+        "needs global.acls.createReplicationToken",
+    ),
+    (
+        &[
+            "global.acls.createReplicationToken=true",
+            "global.acls.manageSystemACLs=false",
+        ],
+        "global.acls.createReplicationToken needs global.acls.manageSystemACLs",
+    ),
+    (
+        &[
+            FEDERATED[0],
+            FEDERATED[1],
+            "global.federation.primaryGateways={a:443}",
+        ],
+        "are for secondary datacenters: set global.federation.primaryDatacenter",
+    ),
+    (
+        &[
+            FEDERATED[0],
+            FEDERATED[1],
+            "global.federation.primaryGateways={a}",
+        ],
+        "'/global/federation/primaryGateways/0'",
+    ),
+    (
+        &[FEDERATED[0], FEDERATED[1], SECONDARY],
+        "a secondary datacenter needs the CA of the primary",
+    ),
+    (
+        &[
+            FEDERATED[0],
+            FEDERATED[1],
+            SECONDARY,
+            "global.acls.createReplicationToken=true",
+        ],
+        "are for the primary datacenter",
+    ),
+    (
+        &[FEDERATED[0], FEDERATED[1], SECONDARY, CA[0], CA[1]],
+        "needs global.federation.primaryGateways",
+    ),
+    (
+        &[
+            FEDERATED[0],
+            FEDERATED[1],
+            SECONDARY,
+            CA[0],
+            CA[1],
+            GATEWAYS,
+        ],
+        "needs global.acls.replicationToken.secretName",
+    ),
+    (
+        &[
+            FEDERATED[0],
+            FEDERATED[1],
+            SECONDARY,
+            CA[0],
+            CA[1],
+            GATEWAYS,
+            REPLICATION,
+        ],
+        "needs global.federation.k8sAuthMethodHost",
+    ),
+    (
+        &[
+            FEDERATED[0],
+            FEDERATED[1],
+            SECONDARY,
+            CA[0],
+            CA[1],
+            GATEWAYS,
+            REPLICATION,
+            "global.acls.bootstrapToken.secretName=token",
+        ],
+        "global.acls.bootstrapToken is for the primary datacenter",
     ),
     (
         &["global.name=a-name-that-makes-names-which-kubernetes-refuses"],

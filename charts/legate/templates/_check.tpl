@@ -21,8 +21,14 @@
 {{- fail "server.etcd.user and server.etcd.password.secretName require each other" -}}
 {{- end -}}
 {{- if and $servers $v.global.tls.enabled -}}
-{{- if ne (empty $v.global.tls.caCert.secretName) (empty $v.server.serverCert.secretName) -}}
-{{- fail "global.tls.caCert.secretName and server.serverCert.secretName require each other: the operator signs only with its own CA" -}}
+{{- if and $v.global.tls.caCert.secretName (not $v.global.tls.caKey.secretName) (not $v.server.serverCert.secretName) -}}
+{{- fail "global.tls.caCert.secretName needs global.tls.caKey.secretName, with which the operator signs the servers' certificate, or server.serverCert.secretName" -}}
+{{- end -}}
+{{- if and (not $v.global.tls.caCert.secretName) (or $v.global.tls.caKey.secretName $v.server.serverCert.secretName) -}}
+{{- fail "global.tls.caKey.secretName and server.serverCert.secretName need global.tls.caCert.secretName" -}}
+{{- end -}}
+{{- if and $v.global.tls.caKey.secretName $v.server.serverCert.secretName -}}
+{{- fail "global.tls.caKey.secretName and server.serverCert.secretName exclude each other: the operator signs the certificate with the key" -}}
 {{- end -}}
 {{- if and (include "legate.managedCa" .) (not (include "legate.operator" .)) -}}
 {{- fail "without the operator (connectInject.enabled) there is no certificate for the servers: set global.tls.caCert.secretName and server.serverCert.secretName, or global.tls.enabled to false" -}}
@@ -48,7 +54,76 @@
 {{- end -}}
 {{- end -}}
 {{- include "legate.checkGateways" . -}}
+{{- include "legate.checkFederation" . -}}
 {{- if and $v.global.metrics.serviceMonitor.enabled (not $v.global.metrics.enabled) -}}
 {{- fail "global.metrics.serviceMonitor.enabled needs global.metrics.enabled" -}}
+{{- end -}}
+{{- end -}}
+
+{{/* Checks of several datacenters */}}
+{{- define "legate.checkFederation" -}}
+{{- $v := .Values -}}
+{{- $global := $v.global -}}
+{{- $federation := $global.federation -}}
+{{- $acls := $global.acls -}}
+{{- $secondary := include "legate.secondary" . -}}
+{{- if and $global.tls.caKey.secretName (not (and $global.tls.enabled (include "legate.servers" .))) -}}
+{{- fail "global.tls.caKey.secretName needs global.tls.enabled and the chart's own servers, whose certificate it signs" -}}
+{{- end -}}
+{{- if $federation.enabled -}}
+{{- if not (include "legate.servers" .) -}}
+{{- fail "global.federation.enabled needs the chart's own servers: configure external servers yourself (docs/federation.md)" -}}
+{{- end -}}
+{{- if not $global.tls.enabled -}}
+{{- fail "global.federation.enabled needs global.tls.enabled: servers of other datacenters are known by their certificates" -}}
+{{- end -}}
+{{- if not $v.meshGateway.enabled -}}
+{{- fail "global.federation.enabled needs meshGateway.enabled: servers of other datacenters are reached through mesh gateways" -}}
+{{- end -}}
+{{- if not (include "legate.operator" .) -}}
+{{- fail "global.federation.enabled needs the operator: set connectInject.enabled" -}}
+{{- end -}}
+{{- if $global.adminPartitions.enabled -}}
+{{- fail "global.federation.enabled and global.adminPartitions.enabled exclude each other" -}}
+{{- end -}}
+{{- else if or $federation.createFederationSecret $federation.primaryDatacenter $federation.primaryGateways $federation.k8sAuthMethodHost $acls.replicationToken.secretName -}}
+{{- fail "the other values of global.federation, and global.acls.replicationToken, need global.federation.enabled" -}}
+{{- end -}}
+{{- if and $acls.createReplicationToken (not $acls.manageSystemACLs) -}}
+{{- fail "global.acls.createReplicationToken needs global.acls.manageSystemACLs" -}}
+{{- end -}}
+{{- if $secondary -}}
+{{- if or $federation.createFederationSecret $acls.createReplicationToken -}}
+{{- fail "global.federation.createFederationSecret and global.acls.createReplicationToken are for the primary datacenter: global.federation.primaryDatacenter is another one here" -}}
+{{- end -}}
+{{- if not $global.tls.caCert.secretName -}}
+{{- fail "a secondary datacenter needs the CA of the primary: set global.tls.caCert.secretName and global.tls.caKey.secretName to a copy of the primary's Secret (docs/federation.md)" -}}
+{{- end -}}
+{{- if not $federation.primaryGateways -}}
+{{- fail "a secondary datacenter needs global.federation.primaryGateways: mesh gateways of the primary, such as gateway.dc1.example.com:443" -}}
+{{- end -}}
+{{- if $acls.manageSystemACLs -}}
+{{- if not $acls.replicationToken.secretName -}}
+{{- fail "a secondary datacenter with global.acls.manageSystemACLs needs global.acls.replicationToken.secretName: the token of the primary" -}}
+{{- end -}}
+{{- if $acls.bootstrapToken.secretName -}}
+{{- fail "global.acls.bootstrapToken is for the primary datacenter: secondaries have its tokens" -}}
+{{- end -}}
+{{- if not $federation.k8sAuthMethodHost -}}
+{{- fail "a secondary datacenter with global.acls.manageSystemACLs needs global.federation.k8sAuthMethodHost: the address of this cluster's API server, at which the servers of the primary reach it" -}}
+{{- end -}}
+{{- end -}}
+{{- else -}}
+{{- if or $federation.primaryGateways $federation.k8sAuthMethodHost $acls.replicationToken.secretName -}}
+{{- fail "global.federation.primaryGateways, global.federation.k8sAuthMethodHost and global.acls.replicationToken are for secondary datacenters: set global.federation.primaryDatacenter" -}}
+{{- end -}}
+{{- if $federation.createFederationSecret -}}
+{{- if $v.server.serverCert.secretName -}}
+{{- fail "global.federation.createFederationSecret needs the key of the CA: set global.tls.caKey.secretName instead of server.serverCert.secretName" -}}
+{{- end -}}
+{{- if and $acls.manageSystemACLs (not $acls.createReplicationToken) -}}
+{{- fail "global.federation.createFederationSecret with global.acls.manageSystemACLs needs global.acls.createReplicationToken: the Secret has that token" -}}
+{{- end -}}
+{{- end -}}
 {{- end -}}
 {{- end -}}

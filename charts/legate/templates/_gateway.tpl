@@ -14,6 +14,9 @@
 {{- if eq $wan.source "Static" -}}
 {{- $annotations = set $annotations "gateway-wan-address-static" $wan.static -}}
 {{- end -}}
+{{- if $.Values.global.federation.enabled -}}
+{{- $annotations = set $annotations "consul-wan-federation" 1 -}}
+{{- end -}}
 {{- $all = append $all (dict "kind" "mesh-gateway" "name" "mesh-gateway" "service" .consulServiceName "namespace" "" "ports" (list $port) "annotations" $annotations "logLevel" .logLevel "values" .) -}}
 {{- end -}}
 {{- end -}}
@@ -103,7 +106,7 @@
 - -log-json={{ $v.global.logJSON }}
 {{- if $v.global.acls.manageSystemACLs }}
 - -credential-type=login
-- -login-auth-method={{ include "legate.fullname" $root }}-k8s-component-auth-method
+- -login-auth-method={{ include "legate.componentAuthMethod" $root }}
 - -login-bearer-token-path=/consul/token/token
 {{- if $namespaces }}
 - -login-namespace=default
@@ -200,6 +203,7 @@ metadata:
     consul.hashicorp.com/connect-inject-managed-by: legate-k8s
   annotations:
     consul.hashicorp.com/connect-inject: "false"
+    consul.hashicorp.com/connect-inject-installation: {{ $root.Release.Namespace }}/{{ include "legate.fullname" $root }}
     consul.hashicorp.com/gateway-kind: {{ $gateway.kind }}
     consul.hashicorp.com/gateway-consul-service-name: {{ $gateway.service }}
     {{- range $key, $value := $gateway.annotations }}

@@ -61,6 +61,18 @@ heritage: {{ $root.Release.Service }}
 {{- if and .Values.global.tls.enabled (include "legate.servers" .) (not .Values.global.tls.caCert.secretName) -}}true{{- end -}}
 {{- end -}}
 
+{{/* Whether the operator signs the servers' certificate with a given CA */}}
+{{- define "legate.givenCa" -}}
+{{- if .Values.global.tls.caKey.secretName -}}true{{- end -}}
+{{- end -}}
+
+{{/* Whether this is a secondary datacenter */}}
+{{- define "legate.secondary" -}}
+{{- with .Values.global.federation -}}
+{{- if and .enabled .primaryDatacenter (ne .primaryDatacenter $.Values.global.datacenter) -}}true{{- end -}}
+{{- end -}}
+{{- end -}}
+
 {{/* Whether programs verify the servers with the CA in a Secret */}}
 {{- define "legate.caSecret" -}}
 {{- if .Values.global.tls.enabled -}}
@@ -219,6 +231,12 @@ priorityClassName: {{ . }}
 {{- with index . 1 }}
 {{ include "legate.yamlOrText" (list (index $ 0) .) }}
 {{- end }}
+{{- end -}}
+
+{{/* The auth method of the chart's own pods. That of a secondary datacenter is the primary's, too. */}}
+{{- define "legate.componentAuthMethod" -}}
+{{ include "legate.fullname" . }}-k8s-component-auth-method
+{{- if include "legate.secondary" . }}-{{ .Values.global.datacenter }}{{ end }}
 {{- end -}}
 
 {{- define "legate.sidecarAuthMethod" -}}

@@ -10,6 +10,7 @@ pub mod certificates;
 pub mod config;
 pub mod connect_init;
 pub mod context;
+pub mod federation;
 pub mod gateways;
 pub mod inject;
 pub mod leader;

@@ -84,8 +84,8 @@ pub(super) fn all(options: &Options, tenants: &Tenants) -> Vec<Gateway> {
 }
 
 fn gateway(options: &Options, component: &str, rules: &str) -> Gateway {
-    let name = format!("{}-{component}", options.full_name);
-    let (policy, role) = (format!("{name}-acl-policy"), format!("{name}-acl-role"));
+    let name = |end: &str| options.shared_name(&format!("{component}-{end}"));
+    let (policy, role) = (name("acl-policy"), name("acl-role"));
     Gateway {
         policy: json!({"Name": policy, "Description": DESCRIPTION, "Rules": rules}),
         role: json!({

@@ -1,6 +1,7 @@
 //! `acl-init`: a Job that runs once for each state of the chart. It bootstraps the servers' ACLs and
-//! creates the auth methods, rules and policies with which pods, the operator and gateways log in. It is
-//! idempotent, resumes after a crash, and deletes nothing that others have created.
+//! creates the auth methods, rules and policies with which pods, the operator and gateways log in, and in a primary
+//! datacenter the token for others. In a secondary one it writes with that token. It is idempotent, resumes after a
+//! crash, and deletes nothing that others have created.
 
 mod failure;
 mod gateways;
@@ -21,7 +22,8 @@ use tokio::time::{Instant, sleep, timeout_at};
 use self::failure::Failure;
 pub use self::gateways::GatewayName;
 use self::objects::Objects;
-pub use self::options::Options;
+pub(crate) use self::options::replication_secret;
+pub use self::options::{Options, SecondaryFlags};
 use self::write::Writer;
 use crate::servers::{Credentials, Servers};
 
@@ -50,7 +52,11 @@ pub fn run(options: Options) -> anyhow::Result<()> {
     })
 }
 
-async fn initialise(options: &Options, client: Client) -> anyhow::Result<()> {
+/// The same with a client of the API server.
+///
+/// # Errors
+/// As [`run`].
+pub async fn initialise(options: &Options, client: Client) -> anyhow::Result<()> {
     let scope = Scope::new("acl-init");
     // Each request sets its own token.
     let servers = Servers::new(options.servers.options(Credentials::None)?, scope.spawner())?;
@@ -99,12 +105,27 @@ async fn attempts(options: &Options, client: &Client, servers: &Servers) -> anyh
 /// Performs all remaining steps.
 async fn attempt(options: &Options, client: &Client, servers: &Servers) -> Result<(), Failure> {
     let token = token::choose(client, options).await?;
-    token::introduce(servers, options, &token).await?;
+    let secondary = options.secondary();
+    match secondary {
+        Some(secondary) => token::replicated(servers, secondary, &token).await?,
+        None => token::introduce(servers, options, &token).await?,
+    }
     let reviewer = token::reviewer(client, options).await?;
     let tenants = &options.servers.tenants();
     let objects = Objects::new(options, tenants, &reviewer);
     let token = &token;
-    let writer = Writer { servers, token };
+    let writer = Writer {
+        servers,
+        token,
+        primary: secondary.map(|secondary| secondary.primary),
+    };
     writer.tenants(tenants, &objects).await?;
-    writer.write(&objects).await
+    writer.write(&objects).await?;
+    if options.create_replication_token {
+        let secret = token::of_replication(client, options).await?;
+        writer
+            .token(&secret, objects::replication_policy(options))
+            .await?;
+    }
+    Ok(())
 }

@@ -42,6 +42,14 @@ pub(super) struct Reviewer {
     pub(super) token: legate_model::Secret,
 }
 
+/// The rights with which secondary datacenters follow the primary, and `acl-init` writes there.
+const REPLICATION_RULES: &str = r#"acl = "write"
+operator = "write"
+namespace_prefix "" {
+  acl = "write"
+}
+"#;
+
 /// All objects that the servers need.
 pub(super) struct Objects {
     pub(super) policies: Vec<Value>,
@@ -57,6 +65,8 @@ pub(super) struct Objects {
 pub(super) struct Login {
     /// The namespace of all; `None` if namespaces are not used.
     pub(super) namespace: Option<String>,
+    /// Whether all datacenters have them.
+    pub(super) shared: bool,
     pub(super) method: Value,
     pub(super) rules: Vec<Value>,
 }
@@ -64,22 +74,17 @@ pub(super) struct Login {
 impl Objects {
     pub(super) fn new(options: &Options, tenants: &Tenants, reviewer: &Reviewer) -> Objects {
         let full = &options.full_name;
-        let policy = format!("{full}-operator-acl-policy");
-        let role = format!("{full}-operator-acl-role");
+        let policy = options.shared_name("operator-acl-policy");
+        let role = options.shared_name("operator-acl-role");
         let pods = format!("{full}-k8s-auth-method");
-        let method = |name: &str| {
-            json!({
-                "Name": name,
-                "Type": "kubernetes",
-                "Description": DESCRIPTION,
-                "Config": {
-                    "Host": options.kubernetes_host,
-                    "CACert": reviewer.ca,
-                    "ServiceAccountJWT": reviewer.token.expose(),
-                },
-            })
-        };
-        let mut of_pods = method(&pods);
+        let mut of_pods = method(&pods, &options.kubernetes_host, reviewer);
+        let secondary = options.secondary();
+        let host = secondary.map_or(&*options.kubernetes_host, |one| one.kubernetes_host);
+        let mut of_components = method(&component_method(options), host, reviewer);
+        if secondary.is_some() {
+            // Config entries and rights are written to the primary, where local tokens are not known.
+            of_components["TokenLocality"] = json!("global");
+        }
         if let Some(prefix) = tenants.mirror_prefix() {
             let namespace = format!("{prefix}${{serviceaccount.namespace}}");
             of_pods["NamespaceRules"] = json!([{"Selector": "", "BindNamespace": namespace}]);
@@ -117,6 +122,13 @@ impl Objects {
             policies.push(policy);
             roles.push(role);
         }
+        if options.create_replication_token {
+            policies.push(json!({
+                "Name": replication_policy(options),
+                "Description": DESCRIPTION,
+                "Rules": REPLICATION_RULES,
+            }));
+        }
         for gateway in gateways::all(options, tenants) {
             policies.push(gateway.policy);
             roles.push(gateway.role);
@@ -129,12 +141,14 @@ impl Objects {
             logins: [
                 Login {
                     namespace: tenants.login_namespace().map(str::to_owned),
+                    shared: false,
                     method: of_pods,
                     rules: vec![as_service],
                 },
                 Login {
                     namespace: tenants.default_namespace(),
-                    method: method(&component_method(options)),
+                    shared: true,
+                    method: of_components,
                     rules,
                 },
             ],
@@ -142,7 +156,26 @@ impl Objects {
     }
 }
 
-/// The policy and the role for reading config entries. The operator binds the role to the accounts of gateways
+/// The name of the policy of the replication token.
+pub(super) fn replication_policy(options: &Options) -> String {
+    options.shared_name("acl-replication-acl-policy")
+}
+
+/// An auth method of the service accounts of this cluster, whose API server is at `host`.
+fn method(name: &str, host: &str, reviewer: &Reviewer) -> Value {
+    json!({
+        "Name": name,
+        "Type": "kubernetes",
+        "Description": DESCRIPTION,
+        "Config": {
+            "Host": host,
+            "CACert": reviewer.ca,
+            "ServiceAccountJWT": reviewer.token.expose(),
+        },
+    })
+}
+
+/// The policy and the role for reading config entries, which are the same in all datacenters. The operator binds the role to the accounts of gateways
 /// whose servers want it.
 fn reader_objects(full_name: &str) -> (Value, Value) {
     let name = reader(full_name);
@@ -161,7 +194,7 @@ fn reader_objects(full_name: &str) -> (Value, Value) {
 
 /// The auth method of the chart's own pods.
 fn component_method(options: &Options) -> String {
-    format!("{}-k8s-component-auth-method", options.full_name)
+    options.shared_name("k8s-component-auth-method")
 }
 
 /// The rule that binds a role to the service account of a part of the chart. Accounts of that name in other

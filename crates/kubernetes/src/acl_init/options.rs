@@ -1,7 +1,7 @@
 //! The flags of `acl-init`. Each can also be set in the environment: `LEGATE_K8S_` and the flag's
 //! name in capitals, with `_` for `-`.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::{ArgAction, Args};
@@ -9,6 +9,11 @@ use legate_model::duration;
 
 use super::gateways::GatewayName;
 use crate::servers::ServerFlags;
+
+/// The name of the Secret with the token with which secondary datacenters follow this one. That of consul-k8s.
+pub(crate) fn replication_secret(full_name: &str) -> String {
+    format!("{full_name}-acl-replication-acl-token")
+}
 
 /// The options of `acl-init`.
 #[derive(Debug, Clone, Args)]
@@ -78,13 +83,83 @@ pub struct Options {
         require_equals = true, default_value_t = false, default_missing_value = "true")]
     pub api_gateways: bool,
 
+    /// In a primary datacenter, create a token with which others follow it, in the Secret
+    /// `<full name>-acl-replication-acl-token`.
+    #[arg(long, env = "LEGATE_K8S_CREATE_REPLICATION_TOKEN", action = ArgAction::Set, num_args = 0..=1,
+        require_equals = true, default_value_t = false, default_missing_value = "true",
+        conflicts_with = "replication_token_file")]
+    pub create_replication_token: bool,
+
+    /// A secondary datacenter.
+    #[command(flatten)]
+    pub secondary: SecondaryFlags,
+
     /// How long to wait for servers and Secrets, such as 10m. The Job retries afterwards.
     #[arg(long, env = "LEGATE_K8S_TIMEOUT", value_name = "TIME", default_value = "10m",
         value_parser = duration::parse)]
     pub timeout: Duration,
 }
 
+/// The flags of a secondary datacenter.
+#[derive(Debug, Clone, Args)]
+pub struct SecondaryFlags {
+    /// In a secondary datacenter: file with the token with which its servers follow the primary. Nothing is
+    /// bootstrapped; what all datacenters share is written to the primary.
+    #[arg(long, env = "LEGATE_K8S_REPLICATION_TOKEN_FILE", value_name = "FILE",
+        requires_all = ["datacenter", "primary_datacenter", "primary_kubernetes_host"],
+        conflicts_with = "bootstrap_token_file")]
+    pub replication_token_file: Option<PathBuf>,
+
+    /// The datacenter of the servers. Names of shared objects end with it.
+    #[arg(long, env = "LEGATE_K8S_DATACENTER", value_name = "NAME")]
+    pub datacenter: Option<String>,
+
+    /// The primary datacenter.
+    #[arg(long, env = "LEGATE_K8S_PRIMARY_DATACENTER", value_name = "NAME")]
+    pub primary_datacenter: Option<String>,
+
+    /// Address of this cluster's API server, as the servers of the primary datacenter see it.
+    #[arg(long, env = "LEGATE_K8S_PRIMARY_KUBERNETES_HOST", value_name = "URL")]
+    pub primary_kubernetes_host: Option<String>,
+}
+
+/// A secondary datacenter.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Secondary<'a> {
+    /// File with the replication token.
+    pub(super) token_file: &'a Path,
+    pub(super) datacenter: &'a str,
+    pub(super) primary: &'a str,
+    /// The API server's address for the primary.
+    pub(super) kubernetes_host: &'a str,
+}
+
 impl Options {
+    /// The flags of a secondary datacenter; `None` in others.
+    pub(super) fn secondary(&self) -> Option<Secondary<'_>> {
+        let flags = &self.secondary;
+        Some(Secondary {
+            token_file: flags.replication_token_file.as_deref()?,
+            datacenter: flags.datacenter.as_deref()?,
+            primary: flags.primary_datacenter.as_deref()?,
+            kubernetes_host: flags.primary_kubernetes_host.as_deref()?,
+        })
+    }
+
+    /// The name of an object that all datacenters have. Each secondary has its own.
+    pub(super) fn shared_name(&self, end: &str) -> String {
+        let full = &self.full_name;
+        match self.secondary() {
+            Some(secondary) => format!("{full}-{end}-{}", secondary.datacenter),
+            None => format!("{full}-{end}"),
+        }
+    }
+
+    /// The name of the Secret with the replication token.
+    pub(super) fn replication_secret(&self) -> String {
+        replication_secret(&self.full_name)
+    }
+
     /// The name of the Secret with the first token.
     pub(super) fn token_secret(&self) -> String {
         format!("{}-bootstrap-acl-token", self.full_name)

@@ -25,7 +25,7 @@ struct Held {
 #[derive(Default)]
 struct World {
     held: Held,
-    /// Names of the requests that changed something.
+    /// Names of the requests that changed something, with the datacenter that they name.
     written: Vec<String>,
     requests: usize,
     /// The request that fails, and whether it still has its effect.
@@ -65,6 +65,10 @@ impl World {
                     (200, json!({"SecretID": secret}))
                 }
             },
+            ["v1", "acl", "replication"] => {
+                (200, json!({"LastErrorMessage": "no gateway answers"}))
+            }
+            ["v1", "acl", "token", "self"] if self.has_made(token) => (200, json!({})),
             ["v1", "acl", ..] if self.held.token.as_deref() != Some(token) => {
                 (403, json!("ACL not found"))
             }
@@ -82,7 +86,10 @@ impl World {
             _ => (404, json!("unknown")),
         };
         if before != self.held {
-            self.written.push(format!("{method} {}", uri.path()));
+            let datacenter = parameter(uri.query(), "dc");
+            let datacenter = datacenter.map_or_else(String::new, |dc| format!(" in {dc}"));
+            self.written
+                .push(format!("{method} {}{datacenter}", uri.path()));
         }
         match breaks {
             Some(_) => (500, json!("the answer is lost")),
@@ -106,6 +113,11 @@ impl World {
                 (201, body.clone())
             }
         }
+    }
+
+    fn has_made(&self, secret: &str) -> bool {
+        let mut objects = self.held.objects.values();
+        objects.any(|object| object["SecretID"] == secret)
     }
 
     fn tenant(&mut self, method: &Method, kind: &str, rest: &[&str], body: &Value) -> (u16, Value) {
@@ -303,6 +315,9 @@ impl ByteStringJson {
 /// Clears the values that differ between clean runs.
 fn without_token(mut held: Held) -> Held {
     held.token = held.token.map(|_| String::new());
+    for object in held.objects.values_mut() {
+        object.as_object_mut().unwrap().remove("SecretID");
+    }
     for secret in held.secrets.values_mut() {
         secret["data"] = Value::Null;
     }
@@ -426,13 +441,14 @@ async fn gateways_of_the_gateway_api_log_in_by_the_names_of_their_accounts() {
 
 #[tokio::test]
 async fn after_a_crash_at_any_request_the_next_run_goes_on() {
-    let clean = Running::start(&[]).await;
+    let flags = ["--create-replication-token"];
+    let clean = Running::start(&flags).await;
     clean.attempt().await.unwrap();
     let requests = clean.world.lock().unwrap().requests;
     assert!(requests > 15);
     for effect in [false, true] {
         for at in 1..=requests {
-            let running = Running::start(&[]).await;
+            let running = Running::start(&flags).await;
             running.world.lock().unwrap().breaks = Some((at, effect));
             let failure = running.attempt().await.unwrap_err();
             assert!(matches!(failure, Failure::Later(_)), "{at}: {failure:?}");
@@ -559,6 +575,131 @@ async fn it_waits_for_servers_until_the_deadline() {
     let error = attempts(&running.options, &running.client, &running.servers).await;
     let error = error.unwrap_err().to_string();
     assert!(error.contains("--timeout"), "{error}");
+}
+
+#[tokio::test]
+async fn a_primary_has_a_token_for_others() {
+    let running = Running::start(&["--create-replication-token"]).await;
+    running.attempt().await.unwrap();
+    let held = running.held();
+    let with = |field: &str| {
+        let mut objects = held.objects.values();
+        objects.find(|object| !object[field].is_null()).unwrap()
+    };
+    let token = with("SecretID");
+    let policy = json!([{"Name": "full-acl-replication-acl-policy"}]);
+    assert_eq!(token["Policies"], policy);
+    let kept = &held.secrets["full-acl-replication-acl-token"]["data"]["token"];
+    assert_eq!(
+        *kept,
+        ByteStringJson::of(token["SecretID"].as_str().unwrap())
+    );
+    let named = |object: &&Value| object["Name"] == policy[0]["Name"];
+    let policy = held.objects.values().find(named).unwrap();
+    let rules = policy["Rules"].as_str().unwrap();
+    legate_model::acl::Rules::parse(rules).unwrap();
+    running.written();
+    running.attempt().await.unwrap();
+    assert_eq!(running.written(), Vec::<String>::new());
+}
+
+/// The flags of a secondary datacenter, whose file with the token is in the folder.
+fn secondary(folder: &std::path::Path) -> Vec<String> {
+    let file = folder.join("token");
+    std::fs::write(&file, "of the primary\n").unwrap();
+    vec![
+        format!("--replication-token-file={}", file.display()),
+        "--datacenter=dc2".to_owned(),
+        "--primary-datacenter=dc1".to_owned(),
+        "--primary-kubernetes-host=https://192.0.2.1:6443".to_owned(),
+        "--mesh-gateway=mesh-gateway".to_owned(),
+    ]
+}
+
+#[tokio::test]
+async fn a_secondary_waits_for_the_primary_and_shares_its_objects() {
+    let folder = tempfile::tempdir().unwrap();
+    let flags = secondary(folder.path());
+    let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
+    let running = Running::start(&flags).await;
+    let failure = running.attempt().await.unwrap_err();
+    assert!(
+        matches!(&failure, Failure::Later(text) if text.contains("no gateway answers")),
+        "{failure:?}"
+    );
+    assert_eq!(
+        running.written(),
+        Vec::<String>::new(),
+        "nothing is bootstrapped"
+    );
+
+    running.world.lock().unwrap().held.token = Some("of the primary".to_owned());
+    running.attempt().await.unwrap();
+    let kinds = [
+        "policy",
+        "policy",
+        "role",
+        "role",
+        "auth-method",
+        "binding-rule",
+    ];
+    let in_primary = kinds.map(|kind| format!("PUT /v1/acl/{kind} in dc1"));
+    let mut written = running.written();
+    let local = written.extract_if(.., |one| !one.ends_with(" in dc1"));
+    let local: Vec<String> = local.collect();
+    assert_eq!(
+        local,
+        ["PUT /v1/acl/auth-method", "PUT /v1/acl/binding-rule"]
+    );
+    assert_eq!(written[..6], in_primary);
+    assert_eq!(written.len(), 7, "a rule for each component");
+    let ends = |part: &str, end: &str| format!("full-{part}-acl-{end}-dc2");
+    let names = |end| [ends("mesh-gateway", end), ends("operator", end)];
+    for (kind, end) in [("policy", "policy"), ("role", "role")] {
+        let mut found = running.names(kind);
+        found.sort();
+        assert_eq!(found, names(end));
+    }
+    let held = running.held();
+    let method = |name: &str| &held.objects[&("auth-method".to_owned(), name.to_owned())];
+    let components = method("full-k8s-component-auth-method-dc2");
+    assert_eq!(components["TokenLocality"], "global");
+    assert_eq!(components["Config"]["Host"], "https://192.0.2.1:6443");
+    let pods = method("full-k8s-auth-method");
+    assert!(pods["TokenLocality"].is_null());
+    assert_eq!(pods["Config"]["Host"], "https://kubernetes.default.svc");
+    assert!(!held.secrets.contains_key("full-bootstrap-acl-token"));
+
+    running.attempt().await.unwrap();
+    assert_eq!(running.written(), Vec::<String>::new());
+}
+
+#[test]
+fn a_secondary_needs_all_its_flags() {
+    let folder = tempfile::tempdir().unwrap();
+    let own = [
+        "acl-init",
+        "--full-name=full",
+        "--namespace=mesh",
+        "--server-addresses=a",
+    ];
+    let all = secondary(folder.path());
+    let parses = |flags: &[String]| {
+        let own = own.iter().map(ToString::to_string);
+        Flags::try_parse_from(own.chain(flags.iter().cloned())).is_ok()
+    };
+    assert!(parses(&all));
+    for at in 1..=3 {
+        let mut some = all.clone();
+        some.remove(at);
+        assert!(!parses(&some), "{some:?}");
+    }
+    for other in ["--create-replication-token", "--bootstrap-token-file=b"] {
+        assert!(
+            !parses(&[&all[..], &[other.to_owned()]].concat()),
+            "{other}"
+        );
+    }
 }
 
 #[tokio::test]

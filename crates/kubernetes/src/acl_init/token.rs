@@ -1,7 +1,8 @@
-//! The first token: generated and stored in a Secret before the servers get it, so that a crash in
-//! between cannot lose it.
+//! The first token, and that of secondary datacenters: generated and stored in a Secret before the servers get it, so
+//! that a crash in between cannot lose it.
 
 use std::collections::BTreeMap;
+use std::path::Path as FilePath;
 
 use http::{Method, StatusCode};
 use k8s_openapi::ByteString;
@@ -9,51 +10,62 @@ use k8s_openapi::api::core::v1::Secret as KubeSecret;
 use kube::api::{ObjectMeta, PostParams};
 use kube::{Api, Client};
 use legate_model::Secret;
-use serde_json::json;
+use serde_json::{Value, json};
 use uuid::Uuid;
 
 use super::failure::Failure;
 use super::objects::Reviewer;
-use super::options::Options;
+use super::options::{Options, Secondary};
 use crate::servers::{Path, Servers};
 
 /// The key in the Secret.
 const KEY: &str = "token";
 
-/// Returns the configured token, or that of the Secret, which is created if it does not exist.
+/// Returns the configured token, or that of the Secret, which is created if it does not exist. In a secondary
+/// datacenter it is that of the primary.
 pub(super) async fn choose(client: &Client, options: &Options) -> Result<Secret, Failure> {
-    if let Some(file) = &options.bootstrap_token_file {
-        let text = std::fs::read_to_string(file).map_err(|error| {
-            Failure::Final(format!(
-                "cannot read {} (--bootstrap-token-file): {error}",
-                file.display()
-            ))
-        })?;
-        return not_empty(text.trim()).ok_or_else(|| {
-            Failure::Final(format!(
-                "{} (--bootstrap-token-file) is empty",
-                file.display()
-            ))
-        });
+    if let Some(secondary) = options.secondary() {
+        return of_file(secondary.token_file, "--replication-token-file");
     }
-    let name = options.token_secret();
+    if let Some(file) = &options.bootstrap_token_file {
+        return of_file(file, "--bootstrap-token-file");
+    }
+    let remedy = "put a management token there, or delete the Secret to have one generated for servers \
+                  without ACL bootstrap";
+    of_secret(client, options, &options.token_secret(), remedy).await
+}
+
+/// The token for secondary datacenters.
+pub(super) async fn of_replication(client: &Client, options: &Options) -> Result<Secret, Failure> {
+    let remedy = "delete the Secret to have another one generated";
+    of_secret(client, options, &options.replication_secret(), remedy).await
+}
+
+fn of_file(file: &FilePath, flag: &str) -> Result<Secret, Failure> {
+    let shown = file.display();
+    let text = std::fs::read_to_string(file)
+        .map_err(|error| Failure::Final(format!("cannot read {shown} ({flag}): {error}")))?;
+    not_empty(text.trim()).ok_or_else(|| Failure::Final(format!("{shown} ({flag}) is empty")))
+}
+
+/// The token of a Secret, which is created if it does not exist.
+async fn of_secret(
+    client: &Client,
+    options: &Options,
+    name: &str,
+    remedy: &str,
+) -> Result<Secret, Failure> {
     let secrets: Api<KubeSecret> = Api::namespaced(client.clone(), &options.namespace);
     let about = || format!("the Secret {}/{name}", options.namespace);
-    let held = secrets.get_opt(&name).await;
+    let held = secrets.get_opt(name).await;
     if let Some(held) = held.map_err(|error| Failure::of_kube(&about(), &error))? {
         let token = value(&held, KEY).and_then(|text| not_empty(text.trim()));
-        return token.ok_or_else(|| {
-            Failure::Final(format!(
-                "{} has no {KEY}: put a management token there, or delete the Secret to \
-                 have one generated for servers without ACL bootstrap",
-                about()
-            ))
-        });
+        return token.ok_or_else(|| Failure::Final(format!("{} has no {KEY}: {remedy}", about())));
     }
     let token = Uuid::new_v4().to_string();
     let secret = KubeSecret {
         metadata: ObjectMeta {
-            name: Some(name.clone()),
+            name: Some(name.to_owned()),
             labels: Some(BTreeMap::from([(
                 "app.kubernetes.io/managed-by".to_owned(),
                 "legate-k8s".to_owned(),
@@ -69,7 +81,7 @@ pub(super) async fn choose(client: &Client, options: &Options) -> Result<Secret,
     // If a concurrent Job created the Secret first, the next attempt reads that token.
     let made = secrets.create(&PostParams::default(), &secret).await;
     made.map_err(|error| Failure::of_kube(&about(), &error))?;
-    tracing::info!(secret = name, "created the Secret of the first token");
+    tracing::info!(secret = name, "created the Secret of a token");
     Ok(Secret::new(token))
 }
 
@@ -115,7 +127,32 @@ pub(super) async fn introduce(
     }
 }
 
-async fn is_known(servers: &Servers, token: &Secret) -> Result<bool, Failure> {
+/// Waits until the servers of a secondary datacenter follow the primary: then they know the replication token.
+pub(super) async fn replicated(
+    servers: &Servers,
+    secondary: Secondary<'_>,
+    token: &Secret,
+) -> Result<(), Failure> {
+    if is_known(servers, token).await? {
+        return Ok(());
+    }
+    let path = Path::of(["acl", "replication"]).of_mesh();
+    let answer = servers
+        .request_with_token(Method::GET, &path, None, &Secret::default())
+        .await?;
+    let status: Value = serde_json::from_slice(&answer.body).unwrap_or_default();
+    let reason = status["LastErrorMessage"].as_str().unwrap_or_default();
+    let reason = match reason {
+        "" => "nothing is replicated yet",
+        reason => reason,
+    };
+    Err(Failure::Later(format!(
+        "the servers of {} do not follow the primary datacenter {} with the token of --replication-token-file: {reason}",
+        secondary.datacenter, secondary.primary
+    )))
+}
+
+pub(super) async fn is_known(servers: &Servers, token: &Secret) -> Result<bool, Failure> {
     let path = Path::of(["acl", "token", "self"]).of_mesh();
     let answer = servers
         .request_with_token(Method::GET, &path, None, token)

@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 
 use super::failure::Failure;
 use super::objects::{DESCRIPTION, Login, Objects, matches};
+use super::token;
 use crate::servers::{Answer, Path, Servers, calls};
 use crate::tenancy::Tenants;
 
@@ -14,11 +15,40 @@ use crate::tenancy::Tenants;
 pub(super) struct Writer<'a> {
     pub(super) servers: &'a Servers,
     pub(super) token: &'a Secret,
+    /// The primary datacenter, if it is another one. What all datacenters have is read and written there, so that
+    /// nothing depends on when it is replicated.
+    pub(super) primary: Option<&'a str>,
 }
 
-impl Writer<'_> {
+/// Where objects are.
+#[derive(Clone, Copy)]
+struct Place<'a> {
+    namespace: Option<&'a str>,
+    /// `None` is that of the servers.
+    datacenter: Option<&'a str>,
+}
+
+impl Place<'_> {
+    fn of<'s>(self, segments: impl IntoIterator<Item = &'s str>) -> Path {
+        let path = Path::of(segments).in_namespace(self.namespace);
+        match self.datacenter {
+            Some(datacenter) => path.with("dc", datacenter),
+            None => path,
+        }
+    }
+}
+
+impl<'a> Writer<'a> {
+    /// The place of what all datacenters have.
+    fn shared(&self, namespace: Option<&'a str>) -> Place<'a> {
+        Place {
+            namespace,
+            datacenter: self.primary,
+        }
+    }
+
     /// Writes all objects, each after those that it refers to.
-    pub(super) async fn write(&self, objects: &Objects) -> Result<(), Failure> {
+    pub(super) async fn write(&self, objects: &'a Objects) -> Result<(), Failure> {
         for policy in &objects.policies {
             self.policy(policy).await?;
         }
@@ -26,11 +56,42 @@ impl Writer<'_> {
             self.role(role).await?;
         }
         for login in &objects.logins {
-            let namespace = login.namespace.as_deref();
-            self.auth_method(&login.method, namespace).await?;
-            self.binding_rules(login).await?;
+            let mut place = self.shared(login.namespace.as_deref());
+            if !login.shared {
+                place.datacenter = None;
+                self.is_replicated(login.namespace.as_deref()).await?;
+            }
+            self.auth_method(&login.method, place).await?;
+            self.binding_rules(login, place).await?;
         }
         Ok(())
+    }
+
+    /// In a secondary datacenter, a namespace that was made in the primary takes a moment to be here.
+    async fn is_replicated(&self, namespace: Option<&str>) -> Result<(), Failure> {
+        let (Some(primary), Some(name)) = (self.primary, namespace) else {
+            return Ok(());
+        };
+        match self.find(&Path::of(["namespace", name])).await? {
+            Some(_) => Ok(()),
+            None => Err(Failure::Later(format!(
+                "the namespace {name} of the primary datacenter {primary} is not replicated yet"
+            ))),
+        }
+    }
+
+    /// Creates a token with this policy, unless the servers have it.
+    pub(super) async fn token(&self, secret: &Secret, policy: String) -> Result<(), Failure> {
+        if token::is_known(self.servers, secret).await? {
+            return Ok(());
+        }
+        let body = json!({
+            "SecretID": secret.expose(),
+            "Description": DESCRIPTION,
+            "Policies": [{"Name": policy}],
+        });
+        let path = Path::of(["acl", "token"]);
+        self.send(Method::PUT, &path, Some(&body)).await
     }
 
     /// Creates the partition and the namespaces of the other objects, and adds the default policy to
@@ -61,12 +122,12 @@ impl Writer<'_> {
 
     /// Creates a namespace, or adds the policy to an existing one.
     async fn namespace(&self, name: &str, policy: Option<&str>) -> Result<(), Failure> {
-        let path = Path::of(["namespace", name]);
+        let place = self.shared(None);
+        let path = place.of(["namespace", name]);
         let Some(mut held) = self.find(&path).await? else {
             let body = calls::namespace(name, policy);
-            return self
-                .send(Method::PUT, &Path::of(["namespace"]), Some(&body))
-                .await;
+            let create = place.of(["namespace"]);
+            return self.send(Method::PUT, &create, Some(&body)).await;
         };
         let Some(policy) = policy else {
             return Ok(());
@@ -93,20 +154,22 @@ impl Writer<'_> {
     }
 
     async fn policy(&self, wanted: &Value) -> Result<(), Failure> {
-        let held = self.named(&Path::of(["acl", "policies"]), wanted).await?;
+        let place = self.shared(None);
+        let held = self.named(&place.of(["acl", "policies"]), wanted).await?;
         let id = held.as_ref().and_then(|held| held["ID"].as_str());
         let held = match id {
             // Lists of policies leave the rules out.
-            Some(id) => self.read(&Path::of(["acl", "policy", id])).await?,
+            Some(id) => self.read(&place.of(["acl", "policy", id])).await?,
             None => Value::Null,
         };
-        self.put("policy", None, &held, wanted).await
+        self.put("policy", place, &held, wanted).await
     }
 
     /// Links that others have added stay: rights on the services of a terminating gateway are given
     /// that way.
     async fn role(&self, wanted: &Value) -> Result<(), Failure> {
-        let held = self.named(&Path::of(["acl", "roles"]), wanted).await?;
+        let place = self.shared(None);
+        let held = self.named(&place.of(["acl", "roles"]), wanted).await?;
         let held = held.unwrap_or_default();
         let mut wanted = wanted.clone();
         let mut links = held["Policies"].as_array().cloned().unwrap_or_default();
@@ -124,15 +187,14 @@ impl Writer<'_> {
                 wanted[field] = held[field].clone();
             }
         }
-        self.put("role", None, &held, &wanted).await
+        self.put("role", place, &held, &wanted).await
     }
 
-    async fn auth_method(&self, wanted: &Value, namespace: Option<&str>) -> Result<(), Failure> {
-        let list = Path::of(["acl", "auth-methods"]).in_namespace(namespace);
-        let name = text(wanted, "Name");
-        let path = Path::of(["acl", "auth-method", name]).in_namespace(namespace);
+    async fn auth_method(&self, wanted: &Value, place: Place<'_>) -> Result<(), Failure> {
+        let list = place.of(["acl", "auth-methods"]);
+        let path = place.of(["acl", "auth-method", text(wanted, "Name")]);
         if self.named(&list, wanted).await?.is_none() {
-            let create = Path::of(["acl", "auth-method"]).in_namespace(namespace);
+            let create = place.of(["acl", "auth-method"]);
             return self.send(Method::PUT, &create, Some(wanted)).await;
         }
         // Lists of auth methods leave the settings out.
@@ -143,11 +205,9 @@ impl Writer<'_> {
     }
 
     /// Writes this program's rules; rules of others stay.
-    async fn binding_rules(&self, login: &Login) -> Result<(), Failure> {
-        let namespace = login.namespace.as_deref();
-        let rules = Path::of(["acl", "binding-rules"]);
+    async fn binding_rules(&self, login: &Login, place: Place<'_>) -> Result<(), Failure> {
+        let rules = place.of(["acl", "binding-rules"]);
         let rules = rules.with("authmethod", text(&login.method, "Name"));
-        let rules = rules.in_namespace(namespace);
         let Value::Array(mut own) = self.read(&rules).await? else {
             return Err(Failure::Later(format!("{rules} is not a list")));
         };
@@ -156,12 +216,11 @@ impl Writer<'_> {
             let name = text(wanted, "BindName");
             let held = own.iter().position(|rule| text(rule, "BindName") == name);
             let held = held.map(|at| own.remove(at)).unwrap_or_default();
-            self.put("binding-rule", namespace, &held, wanted).await?;
+            self.put("binding-rule", place, &held, wanted).await?;
         }
         // Concurrent Jobs may have created a rule each, and gateways may have been removed.
         for extra in own {
-            let path = Path::of(["acl", "binding-rule", text(&extra, "ID")]);
-            let path = path.in_namespace(namespace);
+            let path = place.of(["acl", "binding-rule", text(&extra, "ID")]);
             self.send(Method::DELETE, &path, None).await?;
         }
         Ok(())
@@ -171,7 +230,7 @@ impl Writer<'_> {
     async fn put(
         &self,
         kind: &str,
-        namespace: Option<&str>,
+        place: Place<'_>,
         held: &Value,
         wanted: &Value,
     ) -> Result<(), Failure> {
@@ -180,11 +239,11 @@ impl Writer<'_> {
         }
         match held["ID"].as_str() {
             None => {
-                let path = Path::of(["acl", kind]).in_namespace(namespace);
+                let path = place.of(["acl", kind]);
                 self.send(Method::PUT, &path, Some(wanted)).await
             }
             Some(id) => {
-                let path = Path::of(["acl", kind, id]).in_namespace(namespace);
+                let path = place.of(["acl", kind, id]);
                 let mut wanted = wanted.clone();
                 wanted["ID"] = Value::from(id);
                 self.send(Method::PUT, &path, Some(&wanted)).await

@@ -24,6 +24,8 @@ pub(crate) use self::values::service as service_name;
 
 /// Annotation and label of pods that have a sidecar; the value is [`INJECTED`].
 pub const STATUS: &str = "consul.hashicorp.com/connect-inject-status";
+/// Namespace and name of the installation that registers the pod, if a cluster has several.
+pub const INSTALLATION: &str = "consul.hashicorp.com/connect-inject-installation";
 /// The value of [`STATUS`].
 pub const INJECTED: &str = "injected";
 /// Label that names the integration in charge of the pod's registration; ours is

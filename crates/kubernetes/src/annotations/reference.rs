@@ -37,9 +37,9 @@ container's port.
 | `db.svc:5432`, `db.svc.stock.ns:5432`, `db.svc.stock.ns.east.ap:5432`, `db.svc.dc2.dc:5432`, `db.svc.east.peer:5432` | the labelled form: a namespace, then a partition, a datacenter or a cluster peer; options follow after a colon |
 | `prepared_query:db:5432` | a prepared query |
 
-Cluster peers and other datacenters require Consul's servers (`externalServers`); with Legate's own they are
-refused. Namespaces require `global.enableConsulNamespaces`, and partitions `global.adminPartitions`; an upstream that
-sets none is in the pod's own. Ports of a destination (`destination_port`) are refused everywhere.
+Other datacenters require [`global.federation.enabled`](federation.md#on-kubernetes) or `externalServers`, and cluster
+peers Consul's servers. Namespaces require `global.enableConsulNamespaces`, and partitions `global.adminPartitions`; an
+upstream that sets none is in the pod's own. Ports of a destination (`destination_port`) are refused everywhere.
 
 Each service becomes two variables in all containers of the pod: `DB_CONNECT_SERVICE_HOST` and
 `DB_CONNECT_SERVICE_PORT`.

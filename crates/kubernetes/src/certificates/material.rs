@@ -162,20 +162,10 @@ impl Step {
             None if now >= ca_due => return Ok(Step::PublishNext),
             _ => {}
         }
-        // A certificate that expires with its CA would be due again at once.
-        let leaf_due = last_third(&leaf);
-        let outlived = leaf.not_after >= ca.not_after;
-        let signed = leaf.authority_key_id.as_ref() == Some(&ca.subject_key_id);
-        if !signed || !names(&leaf, policy) || now >= leaf.not_after {
+        let Some(leaf_due) = renewal(&leaf, &ca, policy, now) else {
             return Ok(Step::RenewLeaf);
-        }
-        if now >= leaf_due && !outlived {
-            return Ok(Step::RenewLeaf);
-        }
-        let mut until = promotion.unwrap_or(ca_due);
-        if !outlived {
-            until = until.min(leaf_due);
-        }
+        };
+        let mut until = promotion.unwrap_or(ca_due).min(leaf_due);
         if let Some(previous) = &material.previous {
             let expiry = CertificateInfo::from_pem(previous)?.not_after;
             if now >= expiry {
@@ -223,6 +213,22 @@ impl Step {
     }
 }
 
+/// When a certificate of this CA is replaced; `None` if it is now.
+pub(super) fn renewal(
+    leaf: &CertificateInfo,
+    ca: &CertificateInfo,
+    policy: &Policy,
+    now: SystemTime,
+) -> Option<SystemTime> {
+    let signed = leaf.authority_key_id.as_ref() == Some(&ca.subject_key_id);
+    // A certificate that expires with its CA would be due again at once.
+    let due = match leaf.not_after < ca.not_after {
+        true => last_third(leaf),
+        false => leaf.not_after,
+    };
+    (signed && names(leaf, policy) && now < due).then_some(due)
+}
+
 fn names(leaf: &CertificateInfo, policy: &Policy) -> bool {
     policy
         .dns_names
@@ -257,7 +263,7 @@ fn new_ca(policy: &Policy, now: SystemTime) -> Result<Pair, IdentityError> {
 }
 
 /// Signs a certificate that does not outlive its CA.
-fn sign(ca: &Pair, policy: &Policy, now: SystemTime) -> Result<Pair, IdentityError> {
+pub(super) fn sign(ca: &Pair, policy: &Policy, now: SystemTime) -> Result<Pair, IdentityError> {
     let authority = Authority::from_pem(&ca.cert, &ca.key)?;
     let left = authority.info().not_after.duration_since(now);
     let issued = authority.issue(LeafRequest {
@@ -282,6 +288,24 @@ const NEXT_KEY: &str = "next-ca.key";
 const PREVIOUS_CERT: &str = "previous-ca.crt";
 const LEAF_CERT: &str = "tls.crt";
 const LEAF_KEY: &str = "tls.key";
+
+/// The certificate in a Secret, if it has one with its key.
+pub(super) fn leaf(data: &BTreeMap<String, ByteString>) -> Option<CertificateInfo> {
+    let text = |key: &str| std::str::from_utf8(&data.get(key)?.0).ok();
+    let (cert, key) = (text(LEAF_CERT)?, text(LEAF_KEY)?);
+    legate_identity::tls::server_config(cert, key, None).ok()?;
+    CertificateInfo::from_pem(cert).ok()
+}
+
+/// The content of a Secret with a certificate alone.
+pub(super) fn leaf_data(leaf: &Pair) -> BTreeMap<String, ByteString> {
+    let all = [(LEAF_CERT, &leaf.cert), (LEAF_KEY, &leaf.key)];
+    let bytes = |text: &String| ByteString(text.clone().into_bytes());
+    let all = all
+        .into_iter()
+        .map(|(key, text)| (key.to_owned(), bytes(text)));
+    all.collect()
+}
 
 impl Material {
     /// The certificates of all CAs that verifiers need.

@@ -4,6 +4,7 @@
 //! servers themselves issue the certificates of the mesh.
 
 mod bundle;
+mod given;
 mod material;
 mod secrets;
 mod serving;
@@ -17,6 +18,7 @@ use k8s_openapi::api::admissionregistration::v1::MutatingWebhookConfiguration;
 use k8s_openapi::api::core::v1::Secret;
 use kube::{Api, Client};
 use legate_identity::CertificateInfo;
+use legate_model::Secret as Hidden;
 use legate_runtime::metrics::{self, Gauge, GaugeVec, IntCounter, IntCounterVec, Opts, Registry};
 use legate_runtime::{Backoff, BackoffPolicy, CancellationToken, Clock, ReadyHandle};
 use rustls::ServerConfig;
@@ -24,6 +26,7 @@ use tokio::sync::watch;
 
 use self::material::Policy;
 use self::secrets::Damaged;
+pub(crate) use self::secrets::copy as copy_secret;
 use self::serving::Serving;
 use crate::context::Context;
 
@@ -45,6 +48,16 @@ const CA_LIMIT: usize = 64 * 1024;
 pub struct Certificates {
     tls: Arc<ServerConfig>,
     servers_ca: watch::Receiver<Option<String>>,
+    signing_ca: watch::Receiver<Option<SigningCa>>,
+}
+
+/// The CA that signs the servers' certificate.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SigningCa {
+    /// All certificates that servers are verified with, as PEM.
+    pub certificates: String,
+    /// The private key of the one that signs, as PEM.
+    pub key: Hidden,
 }
 
 impl Certificates {
@@ -59,6 +72,12 @@ impl Certificates {
     #[must_use]
     pub fn servers_ca(&self) -> watch::Receiver<Option<String>> {
         self.servers_ca.clone()
+    }
+
+    /// The CA that signs the servers' certificate; `None` until it is known, or if the operator does not sign.
+    #[must_use]
+    pub fn signing_ca(&self) -> watch::Receiver<Option<SigningCa>> {
+        self.signing_ca.clone()
     }
 }
 
@@ -111,24 +130,31 @@ pub fn start(context: &Context) -> anyhow::Result<Certificates> {
     );
     context.answers.spawn("webhook certificate", webhook);
 
-    let (sender, servers_ca) = watch::channel(None);
+    let (bundle, servers_ca) = watch::channel(None);
+    let (signing, signing_ca) = watch::channel(None);
     let servers = &options.servers;
-    let source = match (&servers.http.ca_certs, servers.managed_ca) {
-        (_, true) => Some(CaSource::Own(keeper.clone())),
-        (Some(file), false) => Some(CaSource::File(file.clone())),
-        (None, false) => None,
+    let files = (servers.http.ca_certs.clone(), servers.ca_key.clone());
+    let source = match files {
+        _ if servers.managed_ca => Some(CaSource::Own(keeper.clone())),
+        (Some(certificates), Some(key)) => Some(CaSource::Given(keeper.clone(), certificates, key)),
+        (Some(certificates), None) => Some(CaSource::File(certificates)),
+        (None, _) => None,
     };
     if let Some(source) = source {
         let ready = readiness.register("servers' CA");
-        let sender = Arc::new(sender);
+        let published = Arc::new(Published { bundle, signing });
         let counted = of("servers-ca");
         let servers = keep(stop, keeper.clock, ready, counted, move |now| {
-            let (source, sender) = (source.clone(), Arc::clone(&sender));
-            async move { source.look(&sender, now).await }
+            let (source, published) = (source.clone(), Arc::clone(&published));
+            async move { source.look(&published, now).await }
         });
         context.answers.spawn("servers' CA", servers);
     }
-    Ok(Certificates { tls, servers_ca })
+    Ok(Certificates {
+        tls,
+        servers_ca,
+        signing_ca,
+    })
 }
 
 /// Calls `look` at least every [`LOOK`], and when a renewal is due. `look` returns the expiry of the
@@ -237,26 +263,42 @@ impl WebhookSource {
 #[derive(Clone)]
 enum CaSource {
     File(PathBuf),
+    /// A CA in files signs, of which the second has the key.
+    Given(Keeper, PathBuf, PathBuf),
     Own(Keeper),
 }
 
+/// What others get of the servers' CA.
+struct Published {
+    bundle: watch::Sender<Option<String>>,
+    signing: watch::Sender<Option<SigningCa>>,
+}
+
 impl CaSource {
-    async fn look(
-        &self,
-        sender: &watch::Sender<Option<String>>,
-        now: SystemTime,
-    ) -> Result<Validity, String> {
-        let (bundle, found) = match self {
-            CaSource::File(file) => authorities(file, now)?,
+    async fn look(&self, published: &Published, now: SystemTime) -> Result<Validity, String> {
+        let (signing, found) = match self {
+            CaSource::File(file) => {
+                let (bundle, found) = authorities(file, now)?;
+                set(&published.bundle, bundle);
+                return Ok(found);
+            }
+            CaSource::Given(keeper, certificates, key) => {
+                keeper.given(certificates, key, now).await?
+            }
             CaSource::Own(keeper) => keeper.servers(now).await?,
         };
-        sender.send_if_modified(|known| {
-            let changed = known.as_ref() != Some(&bundle);
-            *known = Some(bundle);
-            changed
-        });
+        set(&published.bundle, signing.certificates.clone());
+        set(&published.signing, signing);
         Ok(found)
     }
+}
+
+fn set<T: PartialEq>(sender: &watch::Sender<Option<T>>, value: T) {
+    sender.send_if_modified(|known| {
+        let changed = known.as_ref() != Some(&value);
+        *known = Some(value);
+        changed
+    });
 }
 
 fn authorities(file: &Path, now: SystemTime) -> Result<(String, Validity), String> {
@@ -308,7 +350,7 @@ impl Keeper {
 
     /// Everything is stored in one Secret, which is updated atomically. The servers and others read
     /// copies of the parts they need.
-    async fn servers(&self, now: SystemTime) -> Result<(String, Validity), String> {
+    async fn servers(&self, now: SystemTime) -> Result<(SigningCa, Validity), String> {
         let name = |end: &str| format!("{}-{end}", self.full_name);
         let policy = Policy::servers(&self.full_name, &self.namespace, &self.datacenter);
         let secrets = self.secrets();
@@ -332,6 +374,10 @@ impl Keeper {
             .map_err(failed)?;
         let ca = CertificateInfo::from_pem(&material.ca.cert).map_err(|error| error.to_string())?;
         let valid_until = ca.not_after;
-        Ok((bundle, Validity { valid_until, due }))
+        let signing = SigningCa {
+            certificates: bundle,
+            key: Hidden::new(material.ca.key),
+        };
+        Ok((signing, Validity { valid_until, due }))
     }
 }

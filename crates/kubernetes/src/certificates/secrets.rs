@@ -9,16 +9,16 @@ use k8s_openapi::api::core::v1::Secret;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::Api;
 use kube::api::PostParams;
-use legate_identity::IdentityError;
+use legate_identity::{CertificateInfo, IdentityError};
 
-use super::material::{Material, Policy, Step};
+use super::material::{self, Material, Pair, Policy, Step};
 
 /// How many conflicts with concurrent changes are retried.
 const ATTEMPTS: usize = 5;
 
 /// No usable certificate.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum SecretError {
+pub(crate) enum SecretError {
     /// The API server returned an error.
     #[error("the Secret {name} cannot be {what}: {source}")]
     Api {
@@ -117,11 +117,42 @@ pub(super) async fn ensure(
     })
 }
 
+/// Brings a Secret with a certificate of `ca` up to date. Returns when it is replaced. Content that cannot be used is
+/// replaced at once.
+///
+/// # Errors
+/// [`SecretError`]; the Secret is unchanged then.
+pub(super) async fn ensure_leaf(
+    secrets: &Api<Secret>,
+    name: &str,
+    ca: &Pair,
+    policy: &Policy,
+    now: SystemTime,
+) -> Result<SystemTime, SecretError> {
+    let authority = CertificateInfo::from_pem(&ca.cert)?;
+    for _ in 0..ATTEMPTS {
+        let found = secrets.get_opt(name).await;
+        let found = found.map_err(SecretError::api(name, "read"))?;
+        let data = found.as_ref().and_then(|secret| secret.data.as_ref());
+        let held = data.and_then(material::leaf);
+        if let Some(due) = held.and_then(|leaf| material::renewal(&leaf, &authority, policy, now)) {
+            return Ok(due);
+        }
+        let leaf = material::sign(ca, policy, now)?;
+        if write(secrets, name, found, material::leaf_data(&leaf)).await? {
+            tracing::info!(secret = name, "signed a certificate for the servers");
+        }
+    }
+    Err(SecretError::Contended {
+        name: name.to_owned(),
+    })
+}
+
 /// Makes a Secret a copy of certificates stored elsewhere.
 ///
 /// # Errors
 /// [`SecretError`].
-pub(super) async fn copy(
+pub(crate) async fn copy(
     secrets: &Api<Secret>,
     name: &str,
     data: &[(&str, &str)],

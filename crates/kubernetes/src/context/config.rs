@@ -27,7 +27,7 @@ pub enum ConfigError {
     },
 }
 
-/// Values under `connectInject`, and `dns` and `externalServers` of the chart.
+/// Values under `connectInject`, and `dns`, `externalServers` and `global.federation` of the chart.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(default, rename_all = "camelCase", deny_unknown_fields)]
 pub struct Config {
@@ -52,6 +52,8 @@ pub struct Config {
     pub dns: Dns,
     /// Whether the servers belong to Consul or another installation.
     pub external_servers: ExternalServers,
+    /// Several datacenters.
+    pub federation: Federation,
     /// The Gateway API.
     pub api_gateway: ApiGateway,
 }
@@ -69,6 +71,7 @@ impl Default for Config {
             consul_node: ConsulNode::default(),
             dns: Dns::default(),
             external_servers: ExternalServers::default(),
+            federation: Federation::default(),
             api_gateway: ApiGateway::default(),
         }
     }
@@ -292,6 +295,18 @@ pub struct Dns {
 pub struct ExternalServers {
     /// Whether the servers are not the chart's own; they may be Consul's. Default false.
     pub enabled: bool,
+}
+
+/// `global.federation`
+#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+#[serde(default, rename_all = "camelCase", deny_unknown_fields)]
+pub struct Federation {
+    /// Whether there are other datacenters. Default false.
+    pub enabled: bool,
+    /// Whether to write the Secret for secondary datacenters. Default false.
+    pub create_federation_secret: bool,
+    /// Whether `acl-init` makes a replication token, which that Secret then has. Default false.
+    pub create_replication_token: bool,
 }
 
 /// Deserializes `null` as the default.

@@ -66,6 +66,17 @@ pub struct Servers {
         require_equals = true, default_value_t = false, default_missing_value = "true")]
     pub managed_ca: bool,
 
+    /// File with the key of a CA in --ca-certs. The operator then signs the servers' certificate with it, stores it in
+    /// the Secret `<full name>-server-cert`, and renews it.
+    #[arg(
+        long,
+        env = "LEGATE_K8S_CA_KEY",
+        value_name = "FILE",
+        requires = "ca_certs",
+        conflicts_with = "managed_ca"
+    )]
+    pub ca_key: Option<PathBuf>,
+
     /// Let sidecars use only --server-addresses, without discovering other servers.
     #[arg(long, env = "LEGATE_K8S_SKIP_SERVER_WATCH", action = ArgAction::Set, num_args = 0..=1,
         require_equals = true, default_value_t = false, default_missing_value = "true")]

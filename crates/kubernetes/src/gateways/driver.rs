@@ -93,6 +93,7 @@ async fn work(client: &Client, servers: &Servers, lead: &Lead, options: Options)
         cluster: cluster_uid(client).await,
         node_meta: BTreeMap::new(),
         tenants: installation.tenants(),
+        installation: installation.mark(),
         gateway_api: true,
     };
     let mut core = Core::new(CONTROLLER, settings, installation, Instant::now());

@@ -41,10 +41,21 @@ impl Installation {
         !expected || self.ca_certs.is_some()
     }
 
+    /// Its mark on injected pods.
+    pub(crate) fn mark(&self) -> String {
+        mark(&self.namespace, &self.full_name)
+    }
+
     /// How pods map to namespaces of the mesh.
     pub(crate) fn tenants(&self) -> Tenants {
         self.servers.http.tenants()
     }
+}
+
+/// The mark of an installation on the pods that it registers, by its namespace and full name.
+#[must_use]
+pub fn mark(namespace: &str, full_name: &str) -> String {
+    format!("{namespace}/{full_name}")
 }
 
 /// Features of a version of Kubernetes.

@@ -20,7 +20,7 @@ mod webhook;
 
 pub use self::admission::{Admitted, admit};
 pub use self::dns::ResolvConf;
-pub use self::installation::{Cluster, Installation};
+pub use self::installation::{Cluster, Installation, mark};
 pub use self::request::{Refusal, Request};
 pub(crate) use self::sidecar::set_pull_policy;
 pub use self::start::{Published, Started, start};

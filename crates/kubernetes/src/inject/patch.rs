@@ -19,8 +19,8 @@ use super::settings::Settings;
 use super::upstreams::Upstreams;
 use super::{data, redirect, sidecar};
 use crate::annotations::{
-    self, Annotations, CA_CERTS, CONSUL_NAMESPACE, EXPOSE_PATHS, INJECTED, MANAGED_BY,
-    MANAGED_BY_LEGATE, PREFIX, SCRAPE_PORT, SERVICE, SERVICE_PORT, STATUS,
+    self, Annotations, CA_CERTS, CONSUL_NAMESPACE, EXPOSE_PATHS, INJECTED, INSTALLATION,
+    MANAGED_BY, MANAGED_BY_LEGATE, PREFIX, SCRAPE_PORT, SERVICE, SERVICE_PORT, STATUS,
     TRANSPARENT_PROXY_STATUS, UPSTREAMS,
 };
 
@@ -253,6 +253,7 @@ fn written(
         written.insert(key.to_owned(), value);
     };
     write(STATUS, INJECTED.to_owned());
+    write(INSTALLATION, installation.mark());
     if own.service.is_none() {
         write(SERVICE, instance.name.clone());
     }

@@ -33,7 +33,7 @@ impl Upstreams {
             let mut upstream = upstream.clone();
             known_tenant(installation, &upstream)?;
             if !installation.config.external_servers.enabled {
-                served(&upstream, &installation.servers.datacenter)?;
+                served(installation, &upstream)?;
             }
             if let Port::Name(_) = upstream.port {
                 let port =
@@ -99,17 +99,24 @@ fn known_tenant(installation: &Installation, upstream: &Upstream) -> Result<(), 
     )))
 }
 
-/// Refuses upstreams that Consul's servers support and Legate's do not.
-fn served(upstream: &Upstream, datacenter: &str) -> Result<(), Refusal> {
-    let what = if !upstream.peer.is_empty() {
-        "a cluster peer"
-    } else if !upstream.datacenter.is_empty() && upstream.datacenter != datacenter {
-        "another datacenter"
-    } else {
+/// Refuses upstreams that the chart's own servers do not support: in cluster peers, and without federation in other
+/// datacenters.
+fn served(installation: &Installation, upstream: &Upstream) -> Result<(), Refusal> {
+    let Upstream {
+        name, datacenter, ..
+    } = upstream;
+    let own = &installation.servers.datacenter;
+    let refused = if !upstream.peer.is_empty() {
+        format!("a cluster peer ({name}), which these servers do not support")
+    } else if installation.config.federation.enabled || datacenter.is_empty() || datacenter == own {
         return Ok(());
+    } else {
+        format!(
+            "another datacenter ({name} in {datacenter}), but the installation knows only {own}: set \
+             global.federation.enabled, or remove it"
+        )
     };
     Err(Refusal::new(format!(
-        "annotation {UPSTREAMS} names {what} ({}), which these servers do not support",
-        upstream.name
+        "annotation {UPSTREAMS} names {refused}"
     )))
 }

@@ -103,7 +103,7 @@ async fn start(
     };
     let certificates = certificates::start(&context)?;
     let webhook = inject::start(&context, &certificates).await?;
-    writers::start(&context, certificates.servers_ca(), &webhook.installation)?;
+    writers::start(&context, &certificates, &webhook.installation)?;
     Ok(context)
 }
 

@@ -9,10 +9,12 @@ use legate_runtime::metrics::{self, IntGauge, Registry};
 use legate_runtime::{Backoff, BackoffPolicy, Spawner};
 use tokio::sync::watch;
 
+use crate::certificates::{Certificates, SigningCa};
 use crate::config;
 use crate::context::Context;
+use crate::federation;
 use crate::gateways;
-use crate::inject::Published;
+use crate::inject::{Published, mark};
 use crate::leader::{self, Lead};
 use crate::servers::{Credentials, Login, Servers};
 use crate::sync;
@@ -25,14 +27,14 @@ const UNREACHABLE: BackoffPolicy = BackoffPolicy {
     cap: Duration::from_secs(10),
 };
 
-/// Starts to campaign for the Lease. `ca` is the PEM of the CA that this installation issues.
+/// Starts to campaign for the Lease.
 ///
 /// # Errors
 ///
 /// If flags do not identify this operator or the servers.
 pub(super) fn start(
     context: &Context,
-    ca: watch::Receiver<Option<String>>,
+    certificates: &Certificates,
     installation: &Published,
 ) -> anyhow::Result<()> {
     let names = &context.options.names;
@@ -49,7 +51,9 @@ pub(super) fn start(
     let metrics = Metrics::register(&context.registry)?;
     let installation = installation.clone();
     // Connections and the token are needed until the writers have stopped.
+    let ca = certificates.servers_ca();
     let servers = servers(context, ca, context.answers.clone())?;
+    let signing_ca = certificates.signing_ca();
     let started = context.clone();
     let writers = servers.clone();
     let leading = leader::run(
@@ -60,6 +64,7 @@ pub(super) fn start(
         move |lead, spawner| {
             write(&started, &metrics, &writers, &lead, &spawner);
             serve_gateways(&started, &writers, &installation, &lead, &spawner);
+            federate(&started, &writers, &signing_ca, &lead, &spawner);
         },
     );
     context.controllers.spawn("leader", async move {
@@ -113,8 +118,10 @@ impl Drop for Leads {
 /// The controllers; each has its line here.
 fn write(context: &Context, metrics: &Metrics, servers: &Servers, lead: &Lead, spawner: &Spawner) {
     let tenants = context.options.servers.http.tenants();
+    let names = &context.options.names;
     let options = sync::Options {
-        reporter: format!("{}-operator", context.options.names.full_name),
+        reporter: format!("{}-operator", names.full_name),
+        installation: mark(&names.namespace, &names.full_name),
         node_meta: context.config.consul_node.meta.clone(),
         tenants: tenants.clone(),
         gateway_api: context.config.api_gateway.enabled,
@@ -173,6 +180,31 @@ fn serve_gateways(
     };
     let gateways = gateways::run(client, servers.clone(), lead.clone(), options);
     spawner.spawn("gateways", gateways);
+}
+
+/// Keeps the Secret for secondary datacenters, if the chart says so.
+fn federate(
+    context: &Context,
+    servers: &Servers,
+    ca: &watch::Receiver<Option<SigningCa>>,
+    lead: &Lead,
+    spawner: &Spawner,
+) {
+    let federation = &context.config.federation;
+    if !federation.create_federation_secret {
+        return;
+    }
+    let names = &context.options.names;
+    let options = federation::Options {
+        full_name: names.full_name.clone(),
+        namespace: names.namespace.clone(),
+        datacenter: context.options.servers.datacenter.clone(),
+        replication_token: federation.create_replication_token,
+        ca: ca.clone(),
+    };
+    let (client, servers, lead) = (context.client.clone(), servers.clone(), lead.clone());
+    let kept = federation::run(client, servers, lead, options);
+    spawner.spawn("federation secret", kept);
 }
 
 /// Creates the partition if it does not exist. If the servers refuse, another user has to create

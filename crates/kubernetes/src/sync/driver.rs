@@ -34,6 +34,8 @@ use crate::watch::{API_SERVER, WATCH, changes as changes_of};
 pub struct Options {
     /// The operator's name in events.
     pub reporter: String,
+    /// The mark of the installation on its pods.
+    pub installation: String,
     /// Meta of every node.
     pub node_meta: std::collections::BTreeMap<String, String>,
     /// How pods map to namespaces of the mesh.
@@ -72,6 +74,7 @@ async fn work(client: Client, servers: Servers, lead: &Lead, options: Options) {
         cluster: cluster_uid(&client).await,
         node_meta: options.node_meta,
         tenants: options.tenants,
+        installation: options.installation,
         gateway_api: options.gateway_api,
     };
     let reporter = Reporter::from(options.reporter);

@@ -23,6 +23,8 @@ pub struct Settings {
     pub node_meta: BTreeMap<String, String>,
     /// How pods map to namespaces of the mesh.
     pub tenants: Tenants,
+    /// The mark of this installation. Pods with another one are not registered.
+    pub installation: String,
     /// Whether the cluster's Gateway API is served. Sidecars then lead to every port of their pod that a
     /// Service has.
     pub gateway_api: bool,

@@ -69,6 +69,10 @@ pub fn wanted<'a>(
     if kind.is_none() && !injected {
         return Wanted::Nothing;
     }
+    let mark = pod.annotation("connect-inject-installation");
+    if mark.is_some_and(|mark| mark != settings.installation) {
+        return Wanted::Nothing;
+    }
     if pod.node.is_empty() || pod.host_ip.is_empty() || pod.ip.is_empty() {
         let meshed = kind.is_none();
         let namespace = meshed.then(|| settings.tenants.namespace(&pod.key.namespace));

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use clap::Parser;
 
-use legate_kubernetes::context::{Config, Options};
+use legate_kubernetes::context::{Config, Federation, Options};
 use legate_kubernetes::tenancy::Tenants;
 
 #[derive(Parser)]
@@ -80,6 +80,12 @@ fn the_operator_accepts_its_flags() {
             "partition.yaml" => assert_eq!((namespace, partition), (Some("apps"), Some("east"))),
             _ => assert_eq!(tenants, Tenants::default(), "{name}"),
         }
+        let method = parsed.options.servers.login_auth_method.as_deref();
+        let signs = parsed.options.servers.ca_key.is_some();
+        let secondary = name == "federation-secondary.yaml";
+        assert_eq!(signs, secondary, "{name}");
+        let of_datacenter = method.is_some_and(|method| method.ends_with("-method-dc2"));
+        assert_eq!(of_datacenter, secondary, "{name}");
         let plain = ["plain.yaml"].contains(&name.as_str());
         assert_eq!(parsed.options.servers.http.tls, !plain, "{name}");
     }
@@ -94,6 +100,15 @@ fn the_operator_accepts_its_values() {
         match name.as_str() {
             // Defaults are the same in the chart and in the program.
             "default.yaml" => assert_eq!(config, Config::default()),
+            "federation-primary.yaml" | "federation-secondary.yaml" => {
+                let primary = name == "federation-primary.yaml";
+                let expected = Federation {
+                    enabled: true,
+                    create_federation_secret: primary,
+                    create_replication_token: primary,
+                };
+                assert_eq!(config.federation, expected, "{name}");
+            }
             "gateway-api.yaml" => assert!(config.api_gateway.enabled),
             "monitoring.yaml" | "gateways.yaml" => assert!(config.metrics.default_enabled),
             "everything.yaml" => {

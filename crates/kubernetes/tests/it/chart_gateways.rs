@@ -7,6 +7,7 @@ use std::path::Path;
 use clap::Parser;
 use legate_kubernetes::acl_init;
 use legate_kubernetes::annotations::{MANAGED_BY, MANAGED_BY_LEGATE};
+use legate_kubernetes::inject::mark;
 use legate_kubernetes::sync::facts::{Pod, Service};
 use legate_kubernetes::sync::registration::Settings;
 use legate_kubernetes::sync::wanted::{Wanted, wanted};
@@ -46,8 +47,9 @@ fn typed<T: serde::de::DeserializeOwned>(value: Value) -> T {
     serde_json::from_value(value).expect("it is such an object")
 }
 
-/// The registration of a pod of a gateway, whose Service has a load balancer.
-fn registered(objects: &[Value], name: &str, tenants: Tenants) -> Value {
+/// The registration of a pod of a gateway of the release with this full name. Its Service has a load balancer.
+fn registered(objects: &[Value], (full_name, name): (&str, &str), tenants: Tenants) -> Value {
+    let name = &format!("{full_name}-{name}");
     let deployment = object(objects, "Deployment", name);
     let mut pod = deployment["spec"]["template"].clone();
     // Pods without it are not seen.
@@ -62,6 +64,7 @@ fn registered(objects: &[Value], name: &str, tenants: Tenants) -> Value {
     service["status"] = json!({"loadBalancer": {"ingress": [{"ip": "203.0.113.9"}]}});
     let settings = Settings {
         tenants,
+        installation: mark("consul", full_name),
         ..Settings::default()
     };
     let service = Service::of(typed(service));
@@ -110,7 +113,7 @@ fn the_operator_registers_the_charts_gateways() {
             ["terminating-gateway", "terminating-gateway", "", ""],
         ),
     ] {
-        let service = registered(&objects, &format!("mesh-legate-{name}"), Tenants::default());
+        let service = registered(&objects, ("mesh-legate", name), Tenants::default());
         assert_eq!(seen(&service), expected);
         let metrics = &service["Proxy"]["Config"]["envoy_prometheus_bind_addr"];
         assert_eq!(*metrics, "10.244.0.5:20200", "{name}");
@@ -140,8 +143,21 @@ fn the_operator_registers_the_charts_gateways() {
             ["terminating-gateway", "terminating-gateway", "data", ""],
         ),
     ] {
-        let service = registered(&objects, &format!("east-{name}"), tenants.clone());
+        let service = registered(&objects, ("east", name), tenants.clone());
         assert_eq!(seen(&service), expected);
+    }
+}
+
+#[test]
+fn mesh_gateways_lead_to_servers_of_other_datacenters_only_with_federation() {
+    for (name, expected) in [
+        ("gateways.yaml", None),
+        ("federation-secondary.yaml", Some("1")),
+    ] {
+        let gateway = ("mesh-legate", "mesh-gateway");
+        let service = registered(&rendered(name), gateway, Tenants::default());
+        let mark = &service["Meta"]["consul-wan-federation"];
+        assert_eq!(mark.as_str(), expected, "{name}");
     }
 }
 
@@ -149,6 +165,8 @@ fn the_operator_registers_the_charts_gateways() {
 fn acl_init_knows_each_gateway() {
     for (name, expected) in [
         ("default.yaml", &[][..]),
+        ("federation-primary.yaml", &["mesh-gateway"]),
+        ("federation-secondary.yaml", &["mesh-gateway"]),
         (
             "gateways.yaml",
             &[
@@ -179,6 +197,13 @@ fn acl_init_knows_each_gateway() {
             !parsed.log_level.is_empty() && parsed.log_json == (name == "external-gateways.yaml")
         );
         let options = parsed.options;
+        assert_eq!(
+            options.create_replication_token,
+            name == "federation-primary.yaml"
+        );
+        let flags = &options.secondary;
+        let secondary = name == "federation-secondary.yaml";
+        assert_eq!(flags.replication_token_file.is_some(), secondary, "{name}");
         let gateways = options.mesh_gateway.iter();
         let gateways = gateways.chain(&options.ingress_gateway);
         let gateways = gateways.chain(&options.terminating_gateway);

@@ -15,6 +15,7 @@ fn settings() -> Settings {
         cluster: "7f0e1b1e-0000-4000-8000-000000000001".to_owned(),
         node_meta: [("team".to_owned(), "a".to_owned())].into(),
         tenants: Tenants::default(),
+        installation: "mesh/legate".to_owned(),
         gateway_api: false,
     }
 }
@@ -181,6 +182,17 @@ fn transparent_proxy_with_virtual_address_and_probes() {
         meshed(&annotations),
         &[other_port],
     );
+}
+
+#[test]
+fn pods_of_another_installation_in_the_cluster_are_left_alone() {
+    for (annotation, kind) in [("connect-service", "web"), ("gateway-kind", "mesh-gateway")] {
+        let of = |mark| meshed(&[(annotation, kind), ("connect-inject-installation", mark)]);
+        let (_, other) = made(of("west/legate"), &[service(json!({}))]);
+        assert_eq!(other, Wanted::Nothing, "{kind}");
+        let (_, own) = made(of("mesh/legate"), &[service(json!({}))]);
+        assert_ne!(own, Wanted::Nothing, "{kind}");
+    }
 }
 
 #[test]

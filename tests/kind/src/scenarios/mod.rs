@@ -4,6 +4,7 @@ mod away;
 mod changes;
 mod check;
 mod contract;
+mod datacenters;
 mod external;
 mod gateway_api;
 mod gateways;
@@ -24,7 +25,7 @@ use crate::run::{Group, Needs};
 
 /// In order: the tutorial with its own mesh; scenarios without a mesh; the way to a Gateway; scenarios for single
 /// applications; changes of the whole mesh; other meshes.
-pub(crate) const GROUPS: [Group; 10] = [
+pub(crate) const GROUPS: [Group; 11] = [
     Group {
         mesh: None,
         needs: Needs::Nothing,
@@ -82,6 +83,12 @@ pub(crate) const GROUPS: [Group; 10] = [
         needs: Needs::Nothing,
         at_a_time: 1,
         scenarios: &[tenants::SCENARIOS],
+    },
+    Group {
+        mesh: None,
+        needs: Needs::Nothing,
+        at_a_time: 1,
+        scenarios: &[datacenters::SCENARIOS],
     },
     Group {
         mesh: None,

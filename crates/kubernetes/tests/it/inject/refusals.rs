@@ -173,7 +173,8 @@ fn with_the_gateway_api_several_services_may_select_a_pod() {
 fn upstreams_that_these_servers_do_not_support() {
     for (text, what) in [
         ("a.svc.east.peer:1", "a cluster peer"),
-        ("a:1:dc2", "another datacenter"),
+        ("a:1:dc2", "set global.federation.enabled"),
+        ("a.svc.dc2.dc:1", "another datacenter (a in dc2)"),
         ("a:1,b:1", "two upstreams on port 1"),
         ("a:nope", "no container"),
     ] {
@@ -187,6 +188,18 @@ fn upstreams_that_these_servers_do_not_support() {
         let upstream = pod(&[("connect-service-upstreams", text)]);
         assert!(admit_pod(&plain(), &upstream).is_ok(), "{text}");
     }
+    let mut federated = plain();
+    federated.config = config(r#"{"federation": {"enabled": true}}"#);
+    for text in [
+        "a:1:dc2",
+        "a:1:dc2?mesh_gateway_mode=local",
+        "a.svc.dc2.dc:1",
+    ] {
+        let upstream = pod(&[("connect-service-upstreams", text)]);
+        assert!(admit_pod(&federated, &upstream).is_ok(), "{text}");
+    }
+    let peer = pod(&[("connect-service-upstreams", "a.svc.east.peer:1")]);
+    refused(&federated, &peer, &["a cluster peer"]);
 }
 
 #[test]

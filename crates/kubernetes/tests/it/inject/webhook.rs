@@ -3,9 +3,11 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use legate_identity::tls::{ClientTls, client_config, server_name};
+use legate_identity::{Authority, CertificateInfo, RootRequest};
+use legate_kubernetes::certificates::Certificates;
 use legate_kubernetes::context::{Caches, Context};
 use legate_kubernetes::{certificates, inject};
 use legate_runtime::logging::{Level, LogOptions};
@@ -29,6 +31,7 @@ struct Replica {
     address: SocketAddr,
     readiness: Readiness,
     registry: Registry,
+    certificates: Certificates,
 }
 
 async fn replica(scope: &Scope, client: &kube::Client, flags: &[&str]) -> Replica {
@@ -58,6 +61,7 @@ async fn replica(scope: &Scope, client: &kube::Client, flags: &[&str]) -> Replic
         address: webhook.address,
         readiness,
         registry,
+        certificates,
     }
 }
 
@@ -293,7 +297,7 @@ async fn replicas_share_one_ca_and_wait_for_an_unreachable_api_server() {
     let ca = api.secret("legate-ca-cert", "tls.crt");
     let leaf = api.secret("legate-server-cert", "tls.crt");
     let (ca, leaf) = [ca, leaf]
-        .map(|pem| legate_identity::CertificateInfo::from_pem(&pem).unwrap())
+        .map(|pem| CertificateInfo::from_pem(&pem).unwrap())
         .into();
     assert_eq!(leaf.authority_key_id, Some(ca.subject_key_id));
     assert!(
@@ -326,20 +330,79 @@ async fn a_damaged_ca_is_never_replaced() {
     scope.stop(PATIENCE).await.unwrap();
 }
 
+/// A CA that the operator has not made.
+fn root() -> Authority {
+    Authority::generate_root(RootRequest {
+        common_name: "of others".to_owned(),
+        uri: "urn:test".to_owned(),
+        serial: 1,
+        now: SystemTime::now(),
+        ttl: Duration::from_secs(3600),
+    })
+    .unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_ca_in_files_signs_the_servers_certificate() {
+    let scope = Scope::new("test");
+    let (api, client) = ApiServer::start(&scope.spawner()).await;
+    let folder = tempfile::tempdir().unwrap();
+    let file = |name: &str| folder.path().join(name);
+    let (before, now) = (root(), root());
+    // The one that signs is found by its key.
+    let bundle = before.cert_pem().to_owned() + now.cert_pem();
+    std::fs::write(file("ca.crt"), &bundle).unwrap();
+    std::fs::write(file("ca.key"), root().key_pem()).unwrap();
+    let flags = [
+        "--tls".to_owned(),
+        format!("--ca-certs={}", file("ca.crt").display()),
+        format!("--ca-key={}", file("ca.key").display()),
+    ];
+    let flags = flags.each_ref().map(String::as_str);
+    let signed_by = |ca: &Authority| {
+        let leaf = api.secret("legate-server-cert", "tls.crt");
+        let leaf = CertificateInfo::from_pem(&leaf).unwrap();
+        assert_eq!(
+            leaf.authority_key_id,
+            Some(ca.info().subject_key_id.clone())
+        );
+        let name = "*.server.dc1.consul".to_owned();
+        assert!(leaf.dns_names.contains(&name), "{:?}", leaf.dns_names);
+    };
+    let first = replica(&scope, &client, &flags).await;
+    let mut readiness = first.readiness.clone();
+    while !format!("{:?}", readiness.report()).contains("(--ca-key) cannot be used") {
+        timeout(PATIENCE, readiness.changed()).await.unwrap();
+    }
+    std::fs::write(file("ca.key"), now.key_pem()).unwrap();
+    first.ready().await;
+    signed_by(&now);
+    let found = first.certificates.signing_ca().borrow().clone().unwrap();
+    assert_eq!(
+        (found.certificates, found.key.expose()),
+        (bundle, now.key_pem().as_str())
+    );
+
+    let path = format!("{SECRETS}/legate-server-cert");
+    let held = api.get(&path);
+    replica(&scope, &client, &flags).await.ready().await;
+    assert_eq!(api.get(&path), held, "it is kept");
+    std::fs::write(file("ca.key"), before.key_pem()).unwrap();
+    replica(&scope, &client, &flags).await.ready().await;
+    signed_by(&before);
+    // The CA stays with those who have given it.
+    for name in ["legate-ca-key", "legate-ca-cert"] {
+        assert_eq!(api.get(&format!("{SECRETS}/{name}")), None, "{name}");
+    }
+    scope.stop(PATIENCE).await.unwrap();
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_certificate_from_files_is_presented_and_nothing_is_patched() {
     let scope = Scope::new("test");
     let (api, client) = ApiServer::start(&scope.spawner()).await;
     let folder = tempfile::tempdir().unwrap();
-    let now = std::time::SystemTime::now();
-    let root = legate_identity::Authority::generate_root(legate_identity::RootRequest {
-        common_name: "cert-manager".to_owned(),
-        uri: "urn:test".to_owned(),
-        serial: 1,
-        now,
-        ttl: Duration::from_secs(3600),
-    })
-    .unwrap();
+    let (now, root) = (SystemTime::now(), root());
     let leaf = root
         .issue(legate_identity::LeafRequest {
             uris: Vec::new(),
