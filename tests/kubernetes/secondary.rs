@@ -48,14 +48,14 @@ impl Datacenter {
             wan: Some(WanSettings {
                 listen: SocketAddr::from(([127, 0, 0, 1], 0)),
                 advertise: IpAddr::V4(Ipv4Addr::LOCALHOST),
-                files: AgentFiles {
+                files: Some(AgentFiles {
                     certificate: cert,
                     key,
                     policy: ServerPolicy {
                         client_authorities: vec![ca.ca_file()],
                         ..ServerPolicy::default()
                     },
-                },
+                }),
                 join: primary
                     .iter()
                     .map(|(server, _)| server.to_string())

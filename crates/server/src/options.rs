@@ -250,7 +250,29 @@ impl Options {
         }
     }
 
+    fn check(&self, secrets: &Secrets) -> anyhow::Result<()> {
+        if secrets.initial_token.is_some() && !self.acl {
+            bail!("{INITIAL_TOKEN} is set, but ACLs are off: add --acl, or unset it");
+        }
+        let leaf_range = Duration::from_secs(3_600)..=Duration::from_secs(8_760 * 3_600);
+        if !leaf_range.contains(&self.leaf_cert_ttl) {
+            bail!(
+                "--leaf-cert-ttl {} is out of range: it must be from 1h to 8760h",
+                duration::format(self.leaf_cert_ttl)
+            );
+        }
+        let is_secondary = self.datacenters.primary(&self.datacenter).is_some();
+        if self.acl && is_secondary && secrets.replication_token.is_none() {
+            bail!(
+                "--primary-datacenter with --acl needs {REPLICATION_TOKEN}: tokens are only known here when they are \
+                 replicated"
+            );
+        }
+        Ok(())
+    }
+
     pub(crate) fn config(self, secrets: Secrets) -> anyhow::Result<ServerConfig> {
+        self.check(&secrets)?;
         let Secrets {
             initial_token,
             etcd_password,
@@ -264,16 +286,6 @@ impl Options {
                 self.bind
             );
         }
-        if initial_token.is_some() && !self.acl {
-            bail!("{INITIAL_TOKEN} is set, but ACLs are off: add --acl, or unset it");
-        }
-        let leaf_range = Duration::from_secs(3_600)..=Duration::from_secs(8_760 * 3_600);
-        if !leaf_range.contains(&self.leaf_cert_ttl) {
-            bail!(
-                "--leaf-cert-ttl {} is out of range: it must be from 1h to 8760h",
-                duration::format(self.leaf_cert_ttl)
-            );
-        }
         let connections = self.connections();
         let addresses = Addresses {
             bind: self.bind,
@@ -281,12 +293,6 @@ impl Options {
         };
         let store = self.storage.config(etcd_password, addresses)?;
         let primary_datacenter = self.datacenters.primary(&self.datacenter);
-        if self.acl && primary_datacenter.is_some() && replication_token.is_none() {
-            bail!(
-                "--primary-datacenter with --acl needs {REPLICATION_TOKEN}: tokens are only known here when they are \
-                 replicated"
-            );
-        }
         let wan = self.datacenters.config(&self.datacenter, addresses)?;
         let tls_files = self.tls_cert.zip(self.tls_key);
         let listen = |port: i32| Some(SocketAddr::new(self.bind, u16::try_from(port).ok()?));

@@ -82,7 +82,7 @@ impl Datacenters {
         let Some(((certificate, key), authority)) = pair.zip(self.wan_ca_file) else {
             return Ok(None);
         };
-        let gateways = self.mesh_gateway_wan_federation.then(|| PrimaryGateways {
+        let gateways = self.mesh_gateway_wan_federation.then_some(PrimaryGateways {
             addresses: self.primary_gateway,
             interval: RETRY,
         });
