@@ -1,5 +1,5 @@
-//! Free ports, a listener whose port is free again at once, and a TCP forwarder that can be cut,
-//! frozen and restored.
+//! Free ports, a listener whose port is free again at once, and a TCP forwarder that can be cut, at
+//! once or within a transfer, frozen and restored.
 //!
 //! Loopback only. The forwarder does not interpret the bytes.
 
@@ -7,13 +7,15 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::ops::Range;
 use std::os::fd::AsRawFd;
-use std::sync::LazyLock;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::pin::Pin;
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::sync::{Arc, LazyLock};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use legate_runtime::{Scope, Spawner};
 use nix::sys::socket::{Shutdown, shutdown};
-use tokio::io::copy_bidirectional;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf, copy_bidirectional};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Mutex, watch};
 
@@ -114,6 +116,7 @@ pub struct Cuttable {
     address: SocketAddr,
     target: SocketAddr,
     flowing: watch::Sender<bool>,
+    allowance: Allowance,
     running: Mutex<Option<Scope>>,
 }
 
@@ -125,13 +128,21 @@ impl Cuttable {
     /// If it cannot listen.
     pub async fn start(target: SocketAddr) -> Self {
         // Not an ephemeral port, which a connection could take while it is cut.
-        let listener = Listener::bind((Ipv4Addr::LOCALHOST, free_port()).into())
-            .await
-            .expect("a free port");
+        Self::start_at((Ipv4Addr::LOCALHOST, free_port()).into(), target).await
+    }
+
+    /// Listens on an address and forwards to `target`.
+    ///
+    /// # Panics
+    ///
+    /// If it cannot listen.
+    pub async fn start_at(address: SocketAddr, target: SocketAddr) -> Self {
+        let listener = Listener::bind(address).await.expect("the address is free");
         let forwarder = Self {
             address: listener.address(),
             target,
             flowing: watch::Sender::new(true),
+            allowance: Allowance::default(),
             running: Mutex::new(None),
         };
         *forwarder.running.lock().await = Some(forwarder.run(listener));
@@ -160,13 +171,21 @@ impl Cuttable {
         self.flowing.send_replace(false);
     }
 
-    /// Ends [`cut`](Self::cut) or [`freeze`](Self::freeze); connections that were cut stay closed.
+    /// Forwards this many more bytes, of all connections and directions together. Who sends or receives more is
+    /// disconnected, within a message if it is longer than that.
+    pub fn cut_after(&self, bytes: usize) {
+        self.allowance.0.store(bytes, Ordering::Relaxed);
+    }
+
+    /// Ends [`cut`](Self::cut), [`cut_after`](Self::cut_after) or [`freeze`](Self::freeze); connections that were cut
+    /// stay closed.
     ///
     /// # Panics
     ///
     /// If another process has taken the port meanwhile.
     pub async fn restore(&self) {
         self.flowing.send_replace(true);
+        self.allowance.0.store(usize::MAX, Ordering::Relaxed);
         let mut running = self.running.lock().await;
         if running.is_none() {
             let listener = Listener::bind(self.address)
@@ -181,7 +200,12 @@ impl Cuttable {
         let spawner = scope.spawner();
         scope.spawn(
             "listen",
-            listen(listener, self.target, self.flowing.subscribe(), spawner),
+            listen(
+                listener,
+                self.target,
+                (self.flowing.subscribe(), self.allowance.clone()),
+                spawner,
+            ),
         );
         scope
     }
@@ -199,7 +223,7 @@ impl std::fmt::Debug for Cuttable {
 async fn listen(
     listener: Listener,
     target: SocketAddr,
-    flowing: watch::Receiver<bool>,
+    (flowing, allowance): (watch::Receiver<bool>, Allowance),
     spawner: Spawner,
 ) -> io::Result<()> {
     let stopped = spawner.token();
@@ -209,6 +233,10 @@ async fn listen(
             accepted = listener.accept() => accepted?.0,
         };
         let (stopped, flowing) = (stopped.clone(), flowing.clone());
+        let client = Limited {
+            stream: client,
+            allowance: allowance.clone(),
+        };
         spawner.spawn("connection", async move {
             tokio::select! {
                 () = stopped.cancelled() => {}
@@ -220,7 +248,7 @@ async fn listen(
 }
 
 /// Forwards until either side ends; errors are not reported.
-async fn forward(mut client: TcpStream, target: SocketAddr, mut flowing: watch::Receiver<bool>) {
+async fn forward(mut client: Limited, target: SocketAddr, mut flowing: watch::Receiver<bool>) {
     if flowing.wait_for(|flowing| *flowing).await.is_err() {
         return;
     }
@@ -228,7 +256,7 @@ async fn forward(mut client: TcpStream, target: SocketAddr, mut flowing: watch::
         return;
     };
     // Otherwise small writes would wait for acknowledgements, unlike without the forwarder.
-    if client.set_nodelay(true).is_err() || server.set_nodelay(true).is_err() {
+    if client.stream.set_nodelay(true).is_err() || server.set_nodelay(true).is_err() {
         return;
     }
     let copy = copy_bidirectional(&mut client, &mut server);
@@ -243,6 +271,81 @@ async fn forward(mut client: TcpStream, target: SocketAddr, mut flowing: watch::
         if flowing.wait_for(|flowing| *flowing).await.is_err() {
             return;
         }
+    }
+}
+
+/// The number of bytes that are still forwarded. Clones share it.
+#[derive(Clone)]
+struct Allowance(Arc<AtomicUsize>);
+
+impl Default for Allowance {
+    fn default() -> Self {
+        Self(Arc::new(AtomicUsize::new(usize::MAX)))
+    }
+}
+
+impl Allowance {
+    /// How many of these bytes may be forwarded.
+    ///
+    /// # Errors
+    ///
+    /// If none may.
+    fn of(&self, bytes: usize) -> io::Result<usize> {
+        match self.0.load(Ordering::Relaxed).min(bytes) {
+            0 if bytes > 0 => Err(io::ErrorKind::ConnectionAborted.into()),
+            allowed => Ok(allowed),
+        }
+    }
+
+    fn use_up(&self, bytes: usize) {
+        let (set, fetch) = (Ordering::Relaxed, Ordering::Relaxed);
+        let less = |left: usize| (left != usize::MAX).then(|| left.saturating_sub(bytes));
+        // An error says that there is no limit.
+        let _ = self.0.fetch_update(set, fetch, less);
+    }
+}
+
+/// A stream that ends when its bytes are used up.
+struct Limited {
+    stream: TcpStream,
+    allowance: Allowance,
+}
+
+impl AsyncRead for Limited {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let allowed = self.allowance.of(buffer.remaining())?;
+        let mut part = vec![0; allowed];
+        let mut part = ReadBuf::new(&mut part);
+        ready!(Pin::new(&mut self.stream).poll_read(context, &mut part))?;
+        let bytes = part.filled();
+        self.allowance.use_up(bytes.len());
+        buffer.put_slice(bytes);
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl AsyncWrite for Limited {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        let allowed = self.allowance.of(bytes.len())?;
+        let written = ready!(Pin::new(&mut self.stream).poll_write(context, &bytes[..allowed]))?;
+        self.allowance.use_up(written);
+        Poll::Ready(Ok(written))
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(context)
     }
 }
 
@@ -289,6 +392,26 @@ mod tests {
         network.cut().await;
         assert!(!echoes(&mut stream).await);
         assert!(TcpStream::connect(network.address()).await.is_err());
+        network.restore().await;
+        let mut stream = TcpStream::connect(network.address()).await.unwrap();
+        assert!(echoes(&mut stream).await);
+    }
+
+    #[tokio::test]
+    async fn a_cut_within_a_message_forwards_its_beginning() {
+        let scope = Scope::new("test");
+        let network = Cuttable::start(echo_server(&scope).await).await;
+        let mut stream = TcpStream::connect(network.address()).await.unwrap();
+        assert!(echoes(&mut stream).await);
+        // To the server and back.
+        network.cut_after(7 + 4);
+        stream.write_all(b"message").await.unwrap();
+        let mut received = Vec::new();
+        // The connection may have been reset.
+        let _ = stream.read_to_end(&mut received).await;
+        assert_eq!(received, b"mess");
+        let mut refused = TcpStream::connect(network.address()).await.unwrap();
+        assert!(!echoes(&mut refused).await);
         network.restore().await;
         let mut stream = TcpStream::connect(network.address()).await.unwrap();
         assert!(echoes(&mut stream).await);

@@ -6,6 +6,7 @@ use bytes::Bytes;
 use http::{HeaderMap, Method, Request, StatusCode};
 use http_body_util::{BodyExt, Full};
 use hyper_util::rt::TokioIo;
+use legate_runtime::BoxError;
 use legate_server::{Parts, ServerConfig};
 use serde_json::Value;
 use tokio::net::TcpStream;
@@ -124,22 +125,30 @@ impl Client {
         self.exchange(request.body(body).unwrap()).await
     }
 
-    pub(crate) async fn exchange(&self, mut request: Request<Full<Bytes>>) -> Reply {
+    pub(crate) async fn exchange(&self, request: Request<Full<Bytes>>) -> Reply {
+        self.try_exchange(request).await.unwrap()
+    }
+
+    /// Fails if there is no whole reply.
+    pub(crate) async fn try_exchange(
+        &self,
+        mut request: Request<Full<Bytes>>,
+    ) -> Result<Reply, BoxError> {
         request
             .headers_mut()
             .entry("host")
             .or_insert_with(|| "localhost".parse().unwrap());
-        let stream = TcpStream::connect(self.address).await.unwrap();
+        let stream = TcpStream::connect(self.address).await?;
         let handshake = hyper::client::conn::http1::handshake(TokioIo::new(stream));
-        let (mut sender, connection) = handshake.await.unwrap();
+        let (mut sender, connection) = handshake.await?;
         let exchange = async move {
-            let response = sender.send_request(request).await.unwrap();
+            let response = sender.send_request(request).await?;
             let (head, body) = response.into_parts();
-            Reply {
+            Ok(Reply {
                 status: head.status,
                 headers: head.headers,
-                body: body.collect().await.unwrap().to_bytes(),
-            }
+                body: body.collect().await?.to_bytes(),
+            })
         };
         let connection = async {
             // The exchange reports errors of the connection.

@@ -12,6 +12,7 @@ mod ca;
 mod connections;
 mod datacenters;
 mod datacenters_ca;
+mod datacenters_cuts;
 mod datacenters_gateways;
 mod datacenters_mesh;
 mod datacenters_replication;
