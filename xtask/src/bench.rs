@@ -27,19 +27,20 @@ pub(crate) struct Options {
     #[arg(long, default_value_t = 20)]
     failures: u32,
     /// One part: start (with memory and probe), relay, metrics, restart or hostile of the dataplane, or server,
-    /// gateways, store, api, etcd; default: all of these. Or failover, as root. Or kubernetes or gateway-api, with
-    /// the requirements of `cargo xtask kind`
+    /// gateways, federation (proxies that use services of another datacenter), store, api, etcd; default: all of
+    /// these. Or failover, as root. Or kubernetes or gateway-api, with the requirements of `cargo xtask kind`
     #[arg(long, value_parser = [
-        "start", "relay", "metrics", "restart", "hostile", "server", "gateways", "store", "api", "etcd",
-        "failover", "kubernetes", "gateway-api",
+        "start", "relay", "metrics", "restart", "hostile", "server", "gateways", "federation", "store", "api",
+        "etcd", "failover", "kubernetes", "gateway-api",
     ])]
     only: Option<String>,
     /// Profile of the measured dataplane; `quick-release` builds faster and uses more memory
     #[arg(long, default_value = "sidecar")]
     profile: String,
-    /// Numbers of proxies connected to each server, one table for each
-    #[arg(long, default_value = "1000,2000,10000")]
-    proxies: String,
+    /// Numbers of proxies connected to each server, one table for each; default: 1000,2000,10000, and 1000 in the
+    /// part federation
+    #[arg(long)]
+    proxies: Option<String>,
     /// Deadline in seconds for a server to configure all of them
     #[arg(long, default_value_t = 300)]
     limit: u32,
@@ -74,7 +75,10 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> anyhow::Result<()
     if only == Some("failover") {
         return failover(workspace, options);
     }
-    if !matches!(only, Some("server" | "gateways" | "store" | "api" | "etcd")) {
+    if !matches!(
+        only,
+        Some("server" | "gateways" | "federation" | "store" | "api" | "etcd")
+    ) {
         sidecar(workspace, options)?;
     }
     if matches!(only, None | Some("relay")) {
@@ -86,6 +90,12 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> anyhow::Result<()
     }
     if matches!(only, None | Some("gateways")) {
         whole_servers(workspace, "server", &["--gateways"])?;
+    }
+    if matches!(only, None | Some("federation")) {
+        let arguments = proxies(options);
+        let arguments = arguments.iter().map(String::as_str);
+        let arguments: Vec<_> = ["--federation"].into_iter().chain(arguments).collect();
+        whole_servers(workspace, "server", &arguments)?;
     }
     if matches!(only, None | Some("store")) {
         whole_servers(workspace, "store", &[])?;
@@ -155,9 +165,17 @@ fn server(workspace: &Workspace, options: &Options) -> anyhow::Result<()> {
     server
         .args(PROFILE)
         .env("LEGATE_BINARIES", workspace.target.join("release"))
-        .args(["--", "--proxies", &options.proxies])
-        .args(["--limit", &options.limit.to_string()]);
+        .arg("--")
+        .args(proxies(options));
     workspace::run(&mut server)
+}
+
+/// The arguments about simulated proxies.
+fn proxies(options: &Options) -> Vec<String> {
+    let limit = ["--limit".to_owned(), options.limit.to_string()];
+    let counts = options.proxies.iter();
+    let counts = counts.flat_map(|counts| ["--proxies".to_owned(), counts.clone()]);
+    limit.into_iter().chain(counts).collect()
 }
 
 /// The cost of large gateways, of a server's persistence, or the throughput of its HTTP API, compared with `consul`

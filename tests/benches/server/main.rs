@@ -9,6 +9,7 @@
 
 mod authority;
 mod catalog;
+mod federation;
 mod figures;
 mod gateways;
 mod measure;
@@ -23,19 +24,25 @@ use legate_tests::program::Program;
 
 /// The scope of the measurement.
 struct Options {
-    /// The numbers of connected proxies, one table for each.
-    proxies: Vec<usize>,
+    /// The numbers of connected proxies, one table for each; `None` for the usual ones.
+    proxies: Option<Vec<usize>>,
     /// The deadline for the configuration of all proxies.
     limit: Duration,
     /// Instead of these proxies: all gateways, or the one of this name.
     gateways: Option<Option<String>>,
+    /// Instead of these: proxies that use services of another datacenter.
+    federation: bool,
 }
+
+/// The usual numbers of proxies.
+const PROXIES: [usize; 3] = [1_000, 2_000, 10_000];
 
 fn main() {
     let mut options = Options {
-        proxies: vec![1_000, 2_000, 10_000],
+        proxies: None,
         limit: Duration::from_secs(300),
         gateways: None,
+        federation: false,
     };
     let mut args = std::env::args().skip(1);
     while let Some(arg) = args.next() {
@@ -43,13 +50,14 @@ fn main() {
             "--proxies" => {
                 let counts = args.next().unwrap_or_default();
                 let counts = counts.split(',').map(str::parse);
-                options.proxies = counts.collect::<Result<_, _>>().expect("numbers");
+                options.proxies = Some(counts.collect::<Result<_, _>>().expect("numbers"));
             }
             "--limit" => {
                 let seconds = args.next().and_then(|value| value.parse().ok());
                 options.limit = Duration::from_secs(seconds.expect("a number of seconds"));
             }
             "--gateways" => options.gateways = Some(None),
+            "--federation" => options.federation = true,
             "--gateway" => options.gateways = Some(args.next()),
             // `cargo bench` adds arguments of its own.
             _ => {}
@@ -78,7 +86,18 @@ async fn measure(options: &Options) {
     if let Some(only) = &options.gateways {
         return gateways::measure(&programs, only.as_deref()).await;
     }
-    for count in options.proxies.iter().copied() {
+    if options.federation {
+        let counts = options.proxies.as_deref();
+        let counts = counts.unwrap_or(&[federation::PROXIES]);
+        return federation::measure(&programs, counts, options.limit).await;
+    }
+    for count in options
+        .proxies
+        .as_deref()
+        .unwrap_or(&PROXIES)
+        .iter()
+        .copied()
+    {
         assert!(
             count >= catalog::ROUTED && (count as u64) < files.saturating_sub(256),
             "{count} proxies: from {} to the limit of open files, which is {files}",

@@ -39,6 +39,24 @@ pub(crate) enum Kind {
     Consul,
 }
 
+impl Kind {
+    pub(crate) fn of(program: &Program) -> Self {
+        match program.name {
+            "consul" => Self::Consul,
+            _ => Self::Legate,
+        }
+    }
+}
+
+/// What a server is started with in addition to what all have.
+#[derive(Debug, Default)]
+pub(crate) struct Additional {
+    /// Flags of `legate-server`.
+    pub(crate) flags: Vec<String>,
+    /// Consul's settings, in the place of those with the same names.
+    pub(crate) settings: Value,
+}
+
 /// A running server. Dropping it kills it.
 pub(crate) struct Server {
     pub(crate) kind: Kind,
@@ -50,18 +68,27 @@ pub(crate) struct Server {
 impl Server {
     /// Starts the server and waits until it has a root certificate.
     pub(crate) async fn start(program: &Program, address: Ipv4Addr) -> Self {
+        Self::start_with(program, address, &Additional::default()).await
+    }
+
+    /// The same with additional settings.
+    pub(crate) async fn start_with(
+        program: &Program,
+        address: Ipv4Addr,
+        additional: &Additional,
+    ) -> Self {
         let folder = tempfile::tempdir().expect("a temporary folder");
-        let kind = match program.name {
-            "consul" => Kind::Consul,
-            _ => Kind::Legate,
-        };
+        let kind = Kind::of(program);
         let data = folder.path().join("data").display().to_string();
         let arguments = match kind {
-            Kind::Legate => legate_flags(address, &data),
+            Kind::Legate => [legate_flags(address, &data), additional.flags.clone()].concat(),
             Kind::Consul => {
                 let file = folder.path().join("consul.json");
-                let settings = consul_settings(address, &data).to_string();
-                std::fs::write(&file, settings).expect("the settings can be written");
+                let mut settings = consul_settings(address, &data);
+                for (name, value) in additional.settings.as_object().into_iter().flatten() {
+                    settings[name] = value.clone();
+                }
+                std::fs::write(&file, settings.to_string()).expect("the settings can be written");
                 vec![
                     "agent".to_owned(),
                     format!("-config-file={}", file.display()),
