@@ -1,10 +1,13 @@
 //! Keeps what this server's readers use of other datacenters up to date: one blocking query to the owner for each range.
 
 use std::collections::HashMap;
+use std::io::{self, Read};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use http::{HeaderMap, Method, StatusCode};
+use flate2::read::GzDecoder;
+use http::header::{ACCEPT_ENCODING, CONTENT_ENCODING};
+use http::{HeaderMap, HeaderValue, Method, StatusCode};
 use http_body_util::{BodyExt, Limited};
 use legate_model::{CheckServiceNode, Tenancy};
 use legate_runtime::{Backoff, BackoffPolicy, BoxError, CancellationToken, Spawner};
@@ -42,6 +45,8 @@ const RETRY: BackoffPolicy = BackoffPolicy {
     ..BackoffPolicy::SERVER
 };
 
+/// Answers are lists of similar objects, so they are compressed.
+const GZIP: &str = "gzip";
 /// The header with the index of an answer.
 const INDEX: &str = "x-consul-index";
 
@@ -266,7 +271,9 @@ impl Asker {
         );
         let question = serde_json::to_vec(&RemoteRange { service })?;
         let datacenter = &range.datacenter;
-        let request = wan::request(Method::POST, datacenter, &path, "", question)?;
+        let mut request = wan::request(Method::POST, datacenter, &path, "", question)?;
+        let gzip = HeaderValue::from_static(GZIP);
+        request.headers_mut().insert(ACCEPT_ENCODING, gzip);
         let late = |_| "it does not answer in time";
         let answer = timeout(limit, self.wan.request(datacenter, request)).await;
         let (head, body) = answer.map_err(late)??.into_parts();
@@ -277,8 +284,25 @@ impl Asker {
             return Err(format!("{}: {text}", head.status).into());
         }
         let index = index_in(&head.headers).ok_or("the answer has no index")?;
-        Ok((index, serde_json::from_slice(&body)?))
+        let encoding = head.headers.get(CONTENT_ENCODING);
+        let list = match encoding.is_some_and(|encoding| encoding == GZIP) {
+            true => serde_json::from_slice(&unpacked(&body)?)?,
+            false => serde_json::from_slice(&body)?,
+        };
+        Ok((index, list))
     }
+}
+
+/// A compressed answer, which must not be larger than one that is not.
+fn unpacked(body: &[u8]) -> io::Result<Vec<u8>> {
+    let mut unpacked = Vec::new();
+    let most = u64::try_from(LARGEST_ANSWER).unwrap_or(u64::MAX);
+    let mut reader = GzDecoder::new(body).take(most + 1);
+    reader.read_to_end(&mut unpacked)?;
+    if unpacked.len() > LARGEST_ANSWER {
+        return Err(io::Error::other("the answer is too large"));
+    }
+    Ok(unpacked)
 }
 
 fn index_in(headers: &HeaderMap) -> Option<u64> {
@@ -287,7 +311,26 @@ fn index_in(headers: &HeaderMap) -> Option<u64> {
 
 #[cfg(test)]
 mod tests {
+    use std::io::Write;
+
+    use flate2::Compression;
+    use flate2::write::GzEncoder;
+
     use super::*;
+
+    #[test]
+    fn a_compressed_answer_is_as_limited_as_another() {
+        let packed = |size: usize| {
+            let mut packed = GzEncoder::new(Vec::new(), Compression::fast());
+            packed.write_all(&vec![0; size]).unwrap();
+            packed.finish().unwrap()
+        };
+        assert_eq!(unpacked(&packed(7)).unwrap(), [0; 7]);
+        assert!(unpacked(&packed(LARGEST_ANSWER)).is_ok());
+        let bomb = packed(LARGEST_ANSWER + 1);
+        assert!(bomb.len() < LARGEST_ANSWER / 100);
+        assert!(unpacked(&bomb).is_err());
+    }
 
     #[test]
     fn datacenters_change_places_only_if_one_is_clearly_nearer() {

@@ -27,11 +27,6 @@ pub(super) async fn one(Path(datacenter): Path<String>, call: Call) -> Result<Re
     }
 }
 
-/// `GET /v1/internal/federation-state/`
-pub(super) async fn nameless(_call: Call) -> ApiError {
-    ApiError::bad_request("Missing datacenter name")
-}
-
 /// `GET /v1/internal/federation-states/mesh-gateways`: those that the caller may see, by datacenter.
 pub(super) async fn mesh_gateways(call: Call) -> Result<Response, ApiError> {
     let authorizer = call.authorizer()?;

@@ -339,7 +339,6 @@ fn federation_routes() -> Router<ApiState> {
             get(federation::mesh_gateways),
         )
         .route("/v1/internal/federation-state/{datacenter}", one)
-        .route("/v1/internal/federation-state/", get(federation::nameless))
         .route(
             "/v1/internal/legate/servers/gateways",
             post(for_servers::gateways),

@@ -50,6 +50,11 @@ const NAMELESS: &[(&str, u16, &str)] = &[
     ("/v1/health/node/", 400, "Missing node name"),
     ("/v1/health/service/", 400, "Missing service name"),
     ("/v1/health/state/", 400, "Missing check state"),
+    (
+        "/v1/internal/federation-state/",
+        400,
+        "Missing datacenter name",
+    ),
     ("/v1/internal/ui/node/", 400, "Missing node name"),
     (
         "/v1/internal/ui/gateway-services-nodes/",

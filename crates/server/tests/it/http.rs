@@ -346,9 +346,10 @@ async fn the_server_describes_itself() {
 #[tokio::test]
 async fn unserved_paths_and_methods_are_errors() {
     let (_server, client) = start(|_| {}).await;
-    let unserved = client.get("/v1/internal/federation-states").await;
+    let path = "/v1/internal/ui/metrics-proxy";
+    let unserved = client.get(path).await;
     assert_eq!(unserved.status, StatusCode::NOT_IMPLEMENTED);
-    assert!(unserved.text().contains("/v1/internal/federation-states"));
+    assert!(unserved.text().contains(path));
 
     let wrong = client.delete("/v1/catalog/register").await;
     assert_eq!(wrong.status, StatusCode::METHOD_NOT_ALLOWED);

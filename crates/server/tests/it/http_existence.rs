@@ -326,6 +326,7 @@ const CASES: &[(Of, &[Case])] = &[
                 r#"{"AuthMethod": "$", "BindType": "service"}"#,
             ),
             ("/v1/operator/area/{*rest}", "GET", "", ""),
+            ("/v1/internal/federation-state/{datacenter}", "GET", "", ""),
             ("/v1/peering/{name}", "GET", "", ""),
             ("/v1/peering/{name}", "DELETE", "", ""),
             ("/v1/peering/token", "POST", "", r#"{"PeerName": "$"}"#),
