@@ -3,6 +3,9 @@
 //! one filter chain serves all of them. Connections to another datacenter, whose server names are below
 //! that of its gateways, go to these. A gateway that exposes servers also forwards the connections of
 //! servers, to one or to any of its own datacenter, or to the gateways of another one.
+//!
+//! A connection that an instance or a gateway does not accept is tried with others: callers elsewhere
+//! cannot choose another one, and would take all of them for dead.
 
 use std::cell::LazyCell;
 use std::sync::Arc;
@@ -31,6 +34,7 @@ use crate::memo::Memo;
 use crate::names::{self, SNI_CLUSTER};
 use crate::part::{Made, UnitBuilder, made};
 use crate::resource_type::Type;
+use crate::retry::ATTEMPTS;
 use crate::section::Section;
 use crate::settings::{Limits, ProxySettings, Settings};
 use crate::telemetry::Telemetry;
@@ -479,7 +483,7 @@ fn listener(memo: &Memo, input: &ListenerInput<'_>) -> Result<Arc<EncodedResourc
         // The first filter sets the cluster: the server name of the connection.
         let by_name = listener::network_filter(SNI_CLUSTER, encode::any(&SniCluster {}));
         let stats = names::stat_prefix("mesh_gateway_local.", &input.address.name);
-        let proxy = listener::tcp_proxy(&stats, "", 1, false, input.telemetry);
+        let proxy = listener::tcp_proxy(&stats, "", ATTEMPTS, false, input.telemetry);
         let named = input.chains.iter().map(|chain| {
             let (beginning, key) = &chain.stats;
             let stats = format!("{beginning}{}.", input.address.name);
@@ -491,7 +495,9 @@ fn listener(memo: &Memo, input: &ListenerInput<'_>) -> Result<Arc<EncodedResourc
             let (cluster, telemetry) = (&chain.cluster, input.telemetry);
             FilterChain {
                 filter_chain_match: Some(names),
-                filters: vec![listener::tcp_proxy(&stats, cluster, 1, false, telemetry)],
+                filters: vec![listener::tcp_proxy(
+                    &stats, cluster, ATTEMPTS, false, telemetry,
+                )],
                 ..FilterChain::default()
             }
         });
