@@ -46,6 +46,7 @@ fn of(
             files,
             join,
             gateways,
+            node: None,
         }),
         ..MeshOptions::default()
     }

@@ -9,6 +9,7 @@ mod dev;
 mod edge;
 mod egress;
 mod extensions;
+mod federation_breaks;
 mod gateway_end;
 mod gateway_streams;
 mod generated_routes;

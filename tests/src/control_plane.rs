@@ -1,5 +1,5 @@
-//! The control plane of a mesh: Legate's own in this process, several of Legate's servers with an
-//! etcd, or Consul servers. All have the same APIs on the same ports of loopback addresses.
+//! The control plane of a mesh: Legate's own in this process or as a process, several of Legate's
+//! servers with an etcd, or Consul servers. All have the same APIs on the same ports of loopback addresses.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
@@ -16,6 +16,7 @@ use legate_store::Store;
 use legate_testkit::state::{Location, State};
 use serde_json::Value;
 
+use crate::agent::Agent;
 use crate::client;
 use crate::consul::{Cluster, Consul};
 use crate::mesh::{Datacenter, MANAGEMENT, MeshOptions};
@@ -29,7 +30,7 @@ pub(crate) const GRPC: u16 = 8502;
 /// The port of gRPC over TLS.
 pub(crate) const GRPC_TLS: u16 = 8503;
 /// The port for servers of other datacenters.
-const SERVERS: u16 = 8300;
+pub(crate) const SERVERS: u16 = 8300;
 /// The port of DNS, if the control plane serves it.
 pub(crate) const DNS: u16 = 8600;
 
@@ -39,6 +40,8 @@ const STOP_LIMIT: Duration = Duration::from_secs(10);
 pub(crate) enum ControlPlane {
     /// A server of this workspace, in this process.
     Legate(Box<Legate>),
+    /// `legate agent`, as a process.
+    Agent(Box<Agent>),
     /// Several servers of this workspace with one etcd.
     Replicas(Box<Replicas>),
     /// Real Consul servers.
@@ -59,7 +62,12 @@ pub(crate) struct Legate {
 impl ControlPlane {
     /// Starts it at `address`. Intentions deny by default.
     pub(crate) async fn start(address: Ipv4Addr, options: &MeshOptions, folder: &Path) -> Self {
+        let node = options.datacenter.as_ref();
+        let node = node.and_then(|datacenter| datacenter.node);
         let mut control = match &options.consul {
+            None if node.is_some() => {
+                Self::Agent(Box::new(Agent::new(address.into(), options, folder)))
+            }
             Some(binary) => Self::Consul(Box::new(Cluster::new(binary, address, folder, options))),
             None if options.servers > 1 => {
                 Self::Replicas(Box::new(Replicas::new(address, folder, options).await))
@@ -67,7 +75,12 @@ impl ControlPlane {
             None => Self::Legate(Box::new(Legate::new(address.into(), options, folder).await)),
         };
         control.start_server(options.acl).await;
-        if let Self::Legate(legate) = &control {
+        let roots = match &control {
+            Self::Legate(legate) => Some(&legate.roots),
+            Self::Agent(agent) => Some(&agent.roots),
+            Self::Replicas(_) | Self::Consul(_) => None,
+        };
+        if let Some(file) = roots {
             let http = SocketAddr::from((address, HTTP));
             let roots = || async move {
                 let answer = client::get(http, "/v1/connect/ca/roots?pem=true").await;
@@ -77,7 +90,7 @@ impl ControlPlane {
             // A secondary datacenter gets them from the primary.
             let answer = wait::eventually("the server has a CA", roots, has_roots).await;
             let (_, pem) = answer.expect("roots");
-            std::fs::write(&legate.roots, pem).expect("the roots can be written");
+            std::fs::write(file, pem).expect("the roots can be written");
         }
         control
     }
@@ -86,6 +99,10 @@ impl ControlPlane {
     pub(crate) async fn start_server(&mut self, acl: bool) {
         match self {
             Self::Legate(legate) => legate.start().await,
+            Self::Agent(agent) => {
+                agent.process.start();
+                agent.process.ready().await;
+            }
             Self::Replicas(replicas) => replicas.start_all().await,
             Self::Consul(cluster) => {
                 cluster.servers.iter_mut().for_each(Consul::start);
@@ -98,6 +115,7 @@ impl ControlPlane {
     pub(crate) async fn stop_server(&mut self) {
         match self {
             Self::Legate(legate) => legate.stop().await,
+            Self::Agent(agent) => agent.process.kill().await,
             Self::Replicas(replicas) => replicas.kill_all().await,
             Self::Consul(cluster) => {
                 for server in &mut cluster.servers {
@@ -122,6 +140,7 @@ impl ControlPlane {
     pub(crate) fn runs(&mut self) -> bool {
         match self {
             Self::Legate(legate) => legate.server.is_some(),
+            Self::Agent(agent) => agent.process.runs(),
             Self::Replicas(replicas) => (0..replicas.count()).any(|n| replicas.runs(n)),
             Self::Consul(cluster) => cluster.servers.iter_mut().any(Consul::runs),
         }
@@ -131,6 +150,7 @@ impl ControlPlane {
     pub(crate) fn ca_file(&self) -> PathBuf {
         match self {
             Self::Legate(legate) => legate.roots.clone(),
+            Self::Agent(agent) => agent.roots.clone(),
             Self::Replicas(replicas) => replicas.ca_file(),
             Self::Consul(cluster) => cluster.ca_file(),
         }

@@ -1,10 +1,11 @@
 //! A whole mesh for scenarios and measurements: a control plane, applications, and real
-//! `legate-dataplane` processes with real Envoys. The control plane is Legate's, in this process or as
-//! several processes with an etcd. Consul's programs can replace either half.
+//! `legate-dataplane` processes with real Envoys. The control plane is Legate's, in this process, as a
+//! process, or as several processes with an etcd. Consul's programs can replace either half.
 //!
 //! Each mesh has its own loopback addresses, so that meshes run concurrently on fixed ports. Nothing
 //! here checks product behaviour; scenarios do.
 
+mod agent;
 pub mod app;
 pub mod captured;
 pub mod client;
@@ -17,7 +18,9 @@ pub mod mesh;
 pub mod program;
 pub mod replicas;
 pub mod scripted;
+mod server_process;
 pub mod sidecar;
+pub mod sites;
 pub mod table;
 pub mod wait;
 

@@ -10,6 +10,7 @@ use serde_json::Value;
 use tokio::time::{MissedTickBehavior, interval};
 
 use crate::client;
+use crate::sites::Namespace;
 
 const PAUSE: Duration = Duration::from_millis(5);
 
@@ -32,6 +33,16 @@ impl Load {
     /// Sends `GET /` to the address, one request after the other.
     #[must_use]
     pub fn start(address: SocketAddr) -> Self {
+        Self::run(address, None)
+    }
+
+    /// The same in the network of a site.
+    #[must_use]
+    pub fn start_within(network: &Namespace, address: SocketAddr) -> Self {
+        Self::run(address, Some(network.clone()))
+    }
+
+    fn run(address: SocketAddr, network: Option<Namespace>) -> Self {
         let scope = Scope::new("load");
         let seen = Arc::new(Mutex::new(LoadResults::default()));
         let (stop, record) = (scope.token(), Arc::clone(&seen));
@@ -40,7 +51,11 @@ impl Load {
             ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
             while !stop.is_cancelled() {
                 ticks.tick().await;
-                let answer = client::get(address, "/").await;
+                let answer = client::get(address, "/");
+                let answer = match &network {
+                    Some(network) => network.within(answer).await,
+                    None => answer.await,
+                };
                 record.lock().expect("no holder panics").record(answer);
             }
             Ok::<(), std::io::Error>(())

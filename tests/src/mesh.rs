@@ -64,6 +64,8 @@ pub struct Datacenter {
     pub join: Option<IpAddr>,
     /// If servers of other datacenters are reached through mesh gateways only: those of the primary, for a secondary.
     pub gateways: Option<Vec<SocketAddr>>,
+    /// If its server is a process, which is killed when it is stopped: the address of the port for servers.
+    pub node: Option<IpAddr>,
 }
 
 /// One service instance with its sidecar.
@@ -108,7 +110,9 @@ impl Mesh {
         let control = ControlPlane::start(address, &options, folder.path()).await;
         let addresses = match &control {
             ControlPlane::Replicas(replicas) => replicas.addresses(),
-            ControlPlane::Legate(_) | ControlPlane::Consul(_) => address.to_string(),
+            ControlPlane::Legate(_) | ControlPlane::Agent(_) | ControlPlane::Consul(_) => {
+                address.to_string()
+            }
         };
         let datacenter = options.datacenter.as_ref();
         Self {
@@ -159,7 +163,7 @@ impl Mesh {
     pub fn replicas(&mut self) -> &mut Replicas {
         match &mut self.control {
             ControlPlane::Replicas(replicas) => replicas,
-            ControlPlane::Legate(_) | ControlPlane::Consul(_) => {
+            ControlPlane::Legate(_) | ControlPlane::Agent(_) | ControlPlane::Consul(_) => {
                 panic!("the mesh was started with one server, or with Consul")
             }
         }
@@ -465,6 +469,29 @@ impl Mesh {
         name: &'static str,
         fields: Value,
     ) -> Sidecar {
+        let service = self.gateway(kind, name, &fields);
+        self.catalog(json!({"Service": service})).await;
+        self.join_gateway(name).await
+    }
+
+    /// The same with a check, which is critical until the gateway is ready.
+    pub async fn add_checked_gateway(
+        &mut self,
+        kind: &str,
+        name: &'static str,
+        fields: Value,
+    ) -> Sidecar {
+        let check =
+            |status| json!({"CheckID": name, "Name": "ready", "Status": status, "ServiceID": name});
+        let service = self.gateway(kind, name, &fields);
+        let critical = json!({"Service": service, "Check": check("critical")});
+        self.catalog(critical).await;
+        let gateway = self.join_gateway(name).await;
+        self.catalog(json!({"Check": check("passing")})).await;
+        gateway
+    }
+
+    fn gateway(&mut self, kind: &str, name: &'static str, fields: &Value) -> Value {
         let address = self.place(name);
         let mut service = json!({
             "Kind": kind, "ID": name, "Service": name,
@@ -473,7 +500,10 @@ impl Mesh {
         for (field, value) in fields.as_object().into_iter().flatten() {
             service[field] = value.clone();
         }
-        self.catalog(json!({"Service": service})).await;
+        service
+    }
+
+    async fn join_gateway(&mut self, name: &'static str) -> Sidecar {
         let flags = self.flags(name).with("proxy-id", name);
         let mut gateway = self.sidecar(name, &flags);
         gateway.ready().await;

@@ -1,21 +1,17 @@
 //! Several servers of this workspace with one etcd as the control plane of a mesh: processes that
 //! are killed and restarted, and members that are lost or hang.
 
-use std::fs::OpenOptions;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
-use std::process::Stdio;
 
 use http::Method;
-use legate_testkit::envoy::workspace_binary;
 use legate_testkit::etcd;
 use serde_json::Value;
-use tokio::process::{Child, Command};
 
 use crate::client::{self, Answer};
 use crate::control_plane::{DNS, HTTP};
 use crate::mesh::{MANAGEMENT, MeshOptions};
-use crate::wait;
+use crate::server_process::ServerProcess;
 
 /// The number of etcd members; one may be lost.
 const MEMBERS: usize = 3;
@@ -24,17 +20,8 @@ const MEMBERS: usize = 3;
 pub struct Replicas {
     /// The members.
     pub etcd: etcd::Cluster,
-    servers: Vec<Replica>,
+    servers: Vec<ServerProcess>,
     roots: PathBuf,
-}
-
-/// A server.
-struct Replica {
-    address: IpAddr,
-    arguments: Vec<String>,
-    acl: bool,
-    log: PathBuf,
-    child: Option<Child>,
 }
 
 impl Replicas {
@@ -103,14 +90,12 @@ impl Replicas {
     ///
     /// If it is not running.
     pub async fn kill(&mut self, n: usize) {
-        let mut child = self.servers[n].child.take().expect("it runs");
-        child.kill().await.expect("it can be killed");
+        self.servers[n].kill().await;
     }
 
     /// Whether a server's process is running.
     pub fn runs(&mut self, n: usize) -> bool {
-        let child = self.servers[n].child.as_mut();
-        child.is_some_and(|child| matches!(child.try_wait(), Ok(None)))
+        self.servers[n].runs()
     }
 
     /// The address of a server.
@@ -173,7 +158,7 @@ fn servers(
     first: Ipv4Addr,
     folder: &Path,
     options: &MeshOptions,
-) -> Vec<Replica> {
+) -> Vec<ServerProcess> {
     let [a, b, c, d] = first.octets();
     let server = |place: u8| {
         let address = Ipv4Addr::new(a, b, c, d + place);
@@ -188,7 +173,8 @@ fn servers(
             arguments.push("--acl".to_owned());
             arguments.push("--acl-default-policy=deny".to_owned());
         }
-        Replica {
+        ServerProcess {
+            program: "legate-server",
             address: address.into(),
             arguments,
             acl: options.acl,
@@ -197,44 +183,4 @@ fn servers(
         }
     };
     (0..options.servers).map(server).collect()
-}
-
-impl Replica {
-    fn start(&mut self) {
-        let log = OpenOptions::new().create(true).append(true).open(&self.log);
-        let log = log.expect("the log can be written");
-        let mut command = Command::new(workspace_binary("legate-server"));
-        command
-            .env_clear()
-            .args(&self.arguments)
-            .stdin(Stdio::null())
-            .stdout(log.try_clone().expect("a file can be shared"))
-            .stderr(log)
-            .kill_on_drop(true);
-        if self.acl {
-            command.env("LEGATE_INITIAL_MANAGEMENT_TOKEN", MANAGEMENT);
-        }
-        let child = command.spawn().expect("legate-server can be started");
-        self.child = Some(child);
-    }
-
-    /// Waits until it serves.
-    async fn ready(&mut self) {
-        let http = (self.address, HTTP).into();
-        let child = self.child.as_mut().expect("it was started");
-        let probe = || {
-            let runs = matches!(child.try_wait(), Ok(None));
-            async move {
-                let answer = client::get(http, "/v1/status/leader").await;
-                (runs, answer.is_ok_and(|(status, _)| status.is_success()))
-            }
-        };
-        let settled = |(runs, serves): &(bool, bool)| !runs || *serves;
-        let (runs, _) = wait::eventually("a server starts", probe, settled).await;
-        assert!(runs, "legate-server has ended:\n{}", self.log());
-    }
-
-    fn log(&self) -> String {
-        std::fs::read_to_string(&self.log).unwrap_or_default()
-    }
 }
