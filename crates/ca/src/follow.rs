@@ -68,7 +68,7 @@ impl CaManager {
         stop: CancellationToken,
     ) -> Result<(), Infallible> {
         let follow = async {
-            let mut backoff = Backoff::new(BackoffPolicy::SERVER);
+            let mut backoff = Backoff::new(BackoffPolicy::DATACENTER);
             let mut index = 0;
             let mut newest = Newest::default();
             loop {

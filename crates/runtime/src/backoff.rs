@@ -29,6 +29,13 @@ impl BackoffPolicy {
         cap: Duration::from_secs(60),
     };
 
+    /// For other datacenters: like [`BackoffPolicy::SERVER`], but delays are at most 22.5 s. An attempt costs nothing while
+    /// a datacenter cannot be reached, and all that is late there waits for the next one.
+    pub const DATACENTER: BackoffPolicy = BackoffPolicy {
+        cap: Duration::from_secs(15),
+        ..BackoffPolicy::SERVER
+    };
+
     /// For a proxy without configuration, which cannot serve yet: like [`BackoffPolicy::SERVER`], but
     /// delays are at most 4.5 s.
     pub const UNCONFIGURED: BackoffPolicy = BackoffPolicy {

@@ -24,11 +24,6 @@ use crate::wan;
 const PROBLEM: &str = "mesh gateways of this datacenter, as others know them";
 /// The shortest time between two writes.
 const PACE: Duration = Duration::from_secs(1);
-/// The time until a failed write is repeated.
-const RETRY: BackoffPolicy = BackoffPolicy {
-    cap: Duration::from_secs(15),
-    ..BackoffPolicy::SERVER
-};
 /// The time in which a write comes back from the primary. Afterwards it is repeated.
 const RETURN: Duration = Duration::from_secs(10);
 /// The time in which the primary must answer.
@@ -75,7 +70,7 @@ impl Federation {
     }
 
     async fn keep(&self) {
-        let mut backoff = Backoff::new(RETRY);
+        let mut backoff = Backoff::new(BackoffPolicy::DATACENTER);
         loop {
             self.store.leadership().held().await;
             let (different, mut watch) = self.compare();

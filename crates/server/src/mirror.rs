@@ -39,11 +39,6 @@ const AT_ONCE: usize = 64;
 const CLEARLY_NEARER: f64 = 0.8;
 const LOOK_FOR_DATACENTERS: Duration = Duration::from_secs(1);
 const LOOK_FOR_UNUSED: Duration = Duration::from_secs(10);
-/// The time until a failed attempt is repeated. An attempt costs nothing while a datacenter cannot be reached.
-const RETRY: BackoffPolicy = BackoffPolicy {
-    cap: Duration::from_secs(15),
-    ..BackoffPolicy::SERVER
-};
 
 /// Answers are lists of similar objects, so they are compressed.
 const GZIP: &str = "gzip";
@@ -206,7 +201,7 @@ struct Asker {
 impl Asker {
     /// Keeps one range.
     async fn keep(self, range: Range, permits: Arc<Permits>) {
-        let mut backoff = Backoff::new(RETRY);
+        let mut backoff = Backoff::new(BackoffPolicy::DATACENTER);
         let mut known = None;
         let mut is_first = true;
         loop {

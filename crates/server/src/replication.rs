@@ -193,7 +193,7 @@ impl Follower {
     async fn follow(self) -> Result<(), Infallible> {
         let mut position = Position::default();
         let mut renewal = Instant::now();
-        let mut backoff = Backoff::new(BackoffPolicy::SERVER);
+        let mut backoff = Backoff::new(BackoffPolicy::DATACENTER);
         loop {
             self.status.runs(self.store.leadership().is_held());
             self.store.leadership().held().await;

@@ -459,3 +459,18 @@ async fn the_primary_signs_intermediates_of_its_mesh_only() {
     let limited = sign(&own, None, HOUR).await.unwrap_err();
     assert!(matches!(limited, CaError::RateLimited), "{limited}");
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_primary_that_is_back_is_followed_soon() {
+    let fixture = Fixture::following().await;
+    let has_problem = || fixture.problem.lock().unwrap().is_some();
+    // The moment of the next attempt is random.
+    for _ in 0..10 {
+        fixture.away(true);
+        sleep(HOUR).await;
+        assert!(has_problem());
+        fixture.away(false);
+        sleep(Duration::from_secs(23)).await;
+        assert!(!has_problem());
+    }
+}
