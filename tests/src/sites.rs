@@ -1,17 +1,16 @@
 //! Sites with networks of their own, such as datacenters, which reach each other through a router. It lets through
-//! connections to one port only, and can be told to lose everything between two sites.
+//! connections to one port only, and loses everything between two sites while they are cut off from each other.
 //!
 //! Each network is a network namespace, so loopback addresses are those of a site. A future that runs within a site
 //! opens its sockets and starts its processes there. This requires root, `ip` of iproute2 and `nft` of nftables.
 
 use std::fs::File;
+use std::net::{IpAddr, Ipv4Addr};
 use std::os::fd::AsRawFd;
 use std::pin::Pin;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::task::{Context, Poll};
-
-use std::net::{IpAddr, Ipv4Addr};
 
 use nix::sched::{CloneFlags, setns, unshare};
 

@@ -65,18 +65,18 @@ pub async fn run(
         options,
     };
     let keep = async {
-        let (mut backoff, mut said) = (Backoff::new(RETRY), String::new());
+        let (mut backoff, mut reported) = (Backoff::new(RETRY), String::new());
         loop {
             let pause = match keeper.write().await {
                 Ok(()) => {
                     backoff.reset();
-                    said.clear();
+                    reported.clear();
                     EVERY
                 }
                 Err(reason) => {
-                    if reason != said {
+                    if reason != reported {
                         tracing::warn!(reason, "the Secret for secondary datacenters has to wait");
-                        said = reason;
+                        reported = reason;
                     }
                     backoff.next(rand::random())
                 }

@@ -175,8 +175,8 @@ fn method(name: &str, host: &str, reviewer: &Reviewer) -> Value {
     })
 }
 
-/// The policy and the role for reading config entries, which are the same in all datacenters. The operator binds the role to the accounts of gateways
-/// whose servers want it.
+/// The policy and the role for reading config entries, which are the same in all datacenters. The operator
+/// binds the role to the accounts of gateways whose servers want it.
 fn reader_objects(full_name: &str) -> (Value, Value) {
     let name = reader(full_name);
     let role = json!({

@@ -20,15 +20,15 @@ pub(super) struct Writer<'a> {
     pub(super) primary: Option<&'a str>,
 }
 
-/// Where objects are.
+/// The namespace and datacenter of objects.
 #[derive(Clone, Copy)]
-struct Place<'a> {
+struct Location<'a> {
     namespace: Option<&'a str>,
     /// `None` is that of the servers.
     datacenter: Option<&'a str>,
 }
 
-impl Place<'_> {
+impl Location<'_> {
     fn of<'s>(self, segments: impl IntoIterator<Item = &'s str>) -> Path {
         let path = Path::of(segments).in_namespace(self.namespace);
         match self.datacenter {
@@ -39,9 +39,9 @@ impl Place<'_> {
 }
 
 impl<'a> Writer<'a> {
-    /// The place of what all datacenters have.
-    fn shared(&self, namespace: Option<&'a str>) -> Place<'a> {
-        Place {
+    /// That of what all datacenters have.
+    fn shared(&self, namespace: Option<&'a str>) -> Location<'a> {
+        Location {
             namespace,
             datacenter: self.primary,
         }
@@ -56,13 +56,13 @@ impl<'a> Writer<'a> {
             self.role(role).await?;
         }
         for login in &objects.logins {
-            let mut place = self.shared(login.namespace.as_deref());
+            let mut location = self.shared(login.namespace.as_deref());
             if !login.shared {
-                place.datacenter = None;
+                location.datacenter = None;
                 self.is_replicated(login.namespace.as_deref()).await?;
             }
-            self.auth_method(&login.method, place).await?;
-            self.binding_rules(login, place).await?;
+            self.auth_method(&login.method, location).await?;
+            self.binding_rules(login, location).await?;
         }
         Ok(())
     }
@@ -122,11 +122,11 @@ impl<'a> Writer<'a> {
 
     /// Creates a namespace, or adds the policy to an existing one.
     async fn namespace(&self, name: &str, policy: Option<&str>) -> Result<(), Failure> {
-        let place = self.shared(None);
-        let path = place.of(["namespace", name]);
+        let location = self.shared(None);
+        let path = location.of(["namespace", name]);
         let Some(mut held) = self.find(&path).await? else {
             let body = calls::namespace(name, policy);
-            let create = place.of(["namespace"]);
+            let create = location.of(["namespace"]);
             return self.send(Method::PUT, &create, Some(&body)).await;
         };
         let Some(policy) = policy else {
@@ -154,22 +154,24 @@ impl<'a> Writer<'a> {
     }
 
     async fn policy(&self, wanted: &Value) -> Result<(), Failure> {
-        let place = self.shared(None);
-        let held = self.named(&place.of(["acl", "policies"]), wanted).await?;
+        let location = self.shared(None);
+        let held = self
+            .named(&location.of(["acl", "policies"]), wanted)
+            .await?;
         let id = held.as_ref().and_then(|held| held["ID"].as_str());
         let held = match id {
             // Lists of policies leave the rules out.
-            Some(id) => self.read(&place.of(["acl", "policy", id])).await?,
+            Some(id) => self.read(&location.of(["acl", "policy", id])).await?,
             None => Value::Null,
         };
-        self.put("policy", place, &held, wanted).await
+        self.put("policy", location, &held, wanted).await
     }
 
     /// Links that others have added stay: rights on the services of a terminating gateway are given
     /// that way.
     async fn role(&self, wanted: &Value) -> Result<(), Failure> {
-        let place = self.shared(None);
-        let held = self.named(&place.of(["acl", "roles"]), wanted).await?;
+        let location = self.shared(None);
+        let held = self.named(&location.of(["acl", "roles"]), wanted).await?;
         let held = held.unwrap_or_default();
         let mut wanted = wanted.clone();
         let mut links = held["Policies"].as_array().cloned().unwrap_or_default();
@@ -187,14 +189,14 @@ impl<'a> Writer<'a> {
                 wanted[field] = held[field].clone();
             }
         }
-        self.put("role", place, &held, &wanted).await
+        self.put("role", location, &held, &wanted).await
     }
 
-    async fn auth_method(&self, wanted: &Value, place: Place<'_>) -> Result<(), Failure> {
-        let list = place.of(["acl", "auth-methods"]);
-        let path = place.of(["acl", "auth-method", text(wanted, "Name")]);
+    async fn auth_method(&self, wanted: &Value, location: Location<'_>) -> Result<(), Failure> {
+        let list = location.of(["acl", "auth-methods"]);
+        let path = location.of(["acl", "auth-method", text(wanted, "Name")]);
         if self.named(&list, wanted).await?.is_none() {
-            let create = place.of(["acl", "auth-method"]);
+            let create = location.of(["acl", "auth-method"]);
             return self.send(Method::PUT, &create, Some(wanted)).await;
         }
         // Lists of auth methods leave the settings out.
@@ -205,8 +207,8 @@ impl<'a> Writer<'a> {
     }
 
     /// Writes this program's rules; rules of others stay.
-    async fn binding_rules(&self, login: &Login, place: Place<'_>) -> Result<(), Failure> {
-        let rules = place.of(["acl", "binding-rules"]);
+    async fn binding_rules(&self, login: &Login, location: Location<'_>) -> Result<(), Failure> {
+        let rules = location.of(["acl", "binding-rules"]);
         let rules = rules.with("authmethod", text(&login.method, "Name"));
         let Value::Array(mut own) = self.read(&rules).await? else {
             return Err(Failure::Later(format!("{rules} is not a list")));
@@ -216,11 +218,11 @@ impl<'a> Writer<'a> {
             let name = text(wanted, "BindName");
             let held = own.iter().position(|rule| text(rule, "BindName") == name);
             let held = held.map(|at| own.remove(at)).unwrap_or_default();
-            self.put("binding-rule", place, &held, wanted).await?;
+            self.put("binding-rule", location, &held, wanted).await?;
         }
         // Concurrent Jobs may have created a rule each, and gateways may have been removed.
         for extra in own {
-            let path = place.of(["acl", "binding-rule", text(&extra, "ID")]);
+            let path = location.of(["acl", "binding-rule", text(&extra, "ID")]);
             self.send(Method::DELETE, &path, None).await?;
         }
         Ok(())
@@ -230,7 +232,7 @@ impl<'a> Writer<'a> {
     async fn put(
         &self,
         kind: &str,
-        place: Place<'_>,
+        location: Location<'_>,
         held: &Value,
         wanted: &Value,
     ) -> Result<(), Failure> {
@@ -239,11 +241,11 @@ impl<'a> Writer<'a> {
         }
         match held["ID"].as_str() {
             None => {
-                let path = place.of(["acl", kind]);
+                let path = location.of(["acl", kind]);
                 self.send(Method::PUT, &path, Some(wanted)).await
             }
             Some(id) => {
-                let path = place.of(["acl", kind, id]);
+                let path = location.of(["acl", kind, id]);
                 let mut wanted = wanted.clone();
                 wanted["ID"] = Value::from(id);
                 self.send(Method::PUT, &path, Some(&wanted)).await
