@@ -255,7 +255,7 @@ impl Site {
 /// What is retried of the requests to a service, and the time for each.
 fn router(service: &str, timeout: &str) -> Value {
     let destination = json!({
-        "NumRetries": 20, "RetryOn": ["reset", "connect-failure", "refused-stream"],
+        "NumRetries": 5, "RetryOn": ["reset", "connect-failure", "refused-stream"],
         "RequestTimeout": timeout,
     });
     json!({"Kind": "service-router", "Name": service, "Routes": [{"Destination": destination}]})

@@ -264,7 +264,8 @@ fn repeats(destination: &RouteDestination) -> Option<RetryPolicy> {
         retry_on: conditions.join(","),
         num_retries: number,
         retriable_status_codes: codes.clone(),
-        ..RetryPolicy::default()
+        retriable_headers: Vec::new(),
+        ..retry::policy()
     })
 }
 

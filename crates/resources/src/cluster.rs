@@ -356,6 +356,8 @@ fn build_upstream(input: &UpstreamInput<'_>) -> Cluster {
     let balancing = cluster::CommonLbConfig {
         // Never send requests to unhealthy instances, even if most are unhealthy.
         healthy_panic_threshold: Some(Percent { value: 0.0 }),
+        // Envoy would use an instance for up to a second after it has ejected it, and so would all retries.
+        update_merge_window: Some(proto_duration(Duration::ZERO)),
         ..cluster::CommonLbConfig::default()
     };
     let mut cluster = Cluster {

@@ -411,6 +411,15 @@ fn repeats(fields: &mut Map<String, Value>) {
     {
         fields.remove("retryPolicy");
     }
+    if let Some(Value::Object(policy)) = fields.get_mut("retryPolicy") {
+        // All retries try another instance.
+        policy.remove("retryHostPredicate");
+        policy.remove("hostSelectionRetryMaxAttempts");
+    }
+    // An ejected instance gets no retry.
+    if let Some(Value::Object(balancing)) = fields.get_mut("commonLbConfig") {
+        balancing.remove("updateMergeWindow");
+    }
     if let Some(Value::Array(names)) = fields.get_mut("responseHeadersToRemove") {
         names.retain(|name| name != NOT_SENT);
         if names.is_empty() {
