@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use crate::duration;
 use crate::json::shown::is_zero;
 use crate::named::named;
-use crate::tenancy::{NoPeer, TenancyName};
+use crate::tenancy::{PeerName, TenancyName};
 
 /// Result of a check, from best to worst.
 #[derive(
@@ -73,9 +73,9 @@ pub struct HealthCheck {
     pub exposed_port: u16,
     /// How the check is run.
     pub definition: CheckDefinition,
-    /// Always unset: peering is not served.
-    #[serde(skip_serializing)]
-    pub peer_name: NoPeer,
+    /// The peer that it was imported from; omitted for those of this cluster. Requests cannot set it.
+    #[serde(skip_serializing_if = "PeerName::is_empty")]
+    pub peer_name: PeerName,
     /// Namespace; omitted when it is `default`.
     #[serde(skip_serializing_if = "TenancyName::is_empty")]
     pub namespace: TenancyName,

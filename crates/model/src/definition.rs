@@ -204,6 +204,7 @@ impl ServiceDefinition {
             proxy,
             connect: ServiceConnect {
                 native: self.connect.native,
+                peer_meta: None,
             },
             locality: self.locality.clone(),
             ..ServiceInstance::default()

@@ -81,8 +81,8 @@ pub use locality::{Distance, Locality, LocalityMode, PrioritizeByLocality};
 pub use name::WILDCARD;
 pub use node::Node;
 pub use peering::{
-    EstablishPeering, GeneratePeeringToken, Peering, PeeringRemote, PeeringState, PeeringToken,
-    TokenRemote,
+    EstablishPeering, GeneratePeeringToken, PeerTrustBundle, Peering, PeeringRemote, PeeringState,
+    PeeringStream, PeeringToken, STREAM_COUNTS, STREAM_WRITTEN, TokenRemote,
 };
 pub use prepared_query::{
     InvalidQuery, MAX_QUERY_NAME, PreparedQuery, QueryDns, QueryFailover, QueryFailoverTarget,
@@ -97,13 +97,15 @@ pub use proxy::{
 pub use rate_limits::{InstanceRateLimits, RateLimits, RouteRateLimits};
 pub use register::{DeregisterRequest, RegisterRequest, RegistrationParts};
 pub use secret::Secret;
-pub use service::{ServiceAddress, ServiceConnect, ServiceInstance, ServiceKind, Weights};
+pub use service::{
+    PeerMeta, ServiceAddress, ServiceConnect, ServiceInstance, ServiceKind, Weights,
+};
 pub use session::{
     InvalidSession, LockDelay, NewSession, ServiceCheck, Session, SessionBehavior, SessionRequest,
 };
 pub use spiffe::{InvalidSpiffeId, SpiffeId, TrustDomain};
 pub use tenancy::{
     DEFAULT_TENANCY, EVERY_TENANCY, Ignored, InvalidTenancyName, MAX_TENANCY_NAME, NoPeer,
-    NotServed, ServiceName, Tenancy, TenancyName,
+    NotServed, PeerName, ServiceName, Tenancy, TenancyName,
 };
 pub use tenant::{Namespace, NamespaceAcls, Partition};

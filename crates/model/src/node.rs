@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use crate::locality::Locality;
-use crate::tenancy::TenancyName;
+use crate::tenancy::{PeerName, TenancyName};
 
 /// A node of the catalog.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -30,6 +30,9 @@ pub struct Node {
     /// Partition; omitted when it is `default`.
     #[serde(skip_serializing_if = "TenancyName::is_empty")]
     pub partition: TenancyName,
+    /// The peer that it was imported from; omitted for those of this cluster.
+    #[serde(skip_serializing_if = "PeerName::is_empty")]
+    pub peer_name: PeerName,
     /// Index of the write that created it.
     pub create_index: u64,
     /// Index of the last write that changed it.

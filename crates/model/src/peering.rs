@@ -1,8 +1,7 @@
-//! Peerings: connections to other clusters, and the tokens that establish them.
-//!
-//! Peerings are created and stored. No data is exchanged with other clusters yet.
+//! Peerings: connections to other clusters, the tokens that establish them, and what is known of their streams.
 
 use std::collections::BTreeMap;
+use std::time::{Duration, SystemTime};
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -15,11 +14,19 @@ use crate::locality::Locality;
 use crate::meta;
 use crate::secret::Secret;
 use crate::tenancy::TenancyName;
+use crate::timestamp;
 
 /// The maximum number of addresses in a token.
 const MAX_ADDRESSES: usize = 64;
 /// The maximum length of a token, in bytes.
 const MAX_TOKEN: usize = 256 * 1024;
+
+/// How long a stream counts as connected after the server that holds it has last written so. Servers write every
+/// [`STREAM_WRITTEN`].
+pub const STREAM_COUNTS: Duration = Duration::from_secs(45);
+
+/// How often servers write the status of the streams that they hold.
+pub const STREAM_WRITTEN: Duration = Duration::from_secs(15);
 
 /// State of a peering.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -30,6 +37,14 @@ pub enum PeeringState {
     Pending,
     /// A token was accepted; the other cluster has not been reached.
     Establishing,
+    /// The clusters are connected. Never stored.
+    Active,
+    /// The clusters were connected, and are not any more. Never stored.
+    Failing,
+    /// It was deleted here, and what was imported is being removed.
+    Deleting,
+    /// It was deleted by the other cluster.
+    Terminated,
 }
 
 /// A peering with another cluster.
@@ -41,10 +56,16 @@ pub struct Peering {
     pub id: String,
     /// Local name of the other cluster.
     pub name: String,
+    /// The partition that is peered; omitted when it is `default`.
+    #[serde(skip_serializing_if = "TenancyName::is_empty")]
+    pub partition: TenancyName,
     /// Free key/value pairs.
     pub meta: BTreeMap<String, String>,
-    /// State of the peering.
+    /// State of the peering, without what its stream adds: see [`Self::shown_state`].
     pub state: PeeringState,
+    /// When it was deleted here.
+    #[serde(with = "timestamp::option", skip_serializing_if = "Option::is_none")]
+    pub deleted_at: Option<SystemTime>,
     /// Id of the peering in the other cluster; empty if this cluster generated the token.
     #[serde(rename = "PeerID")]
     pub peer_id: String,
@@ -53,10 +74,18 @@ pub struct Peering {
     pub peer_ca_pems: Vec<String>,
     /// TLS server name of the other cluster's servers.
     pub peer_server_name: String,
-    /// Addresses of the other cluster's servers.
+    /// Addresses of the other cluster's servers, from the token and then from the stream.
     pub peer_server_addresses: Vec<String>,
-    /// Secret that proves possession of the token.
+    /// Addresses that the other cluster's operator gave. They are used instead.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub manual_server_addresses: Vec<String>,
+    /// Secret that proves possession of the token. It is used once. Kept only where the token was generated.
     pub establishment_secret: Secret,
+    /// Secret that was exchanged for the token's, until the other cluster first uses it. Kept only where the token was
+    /// generated.
+    pub pending_secret: Secret,
+    /// Secret with which the dialer opens the stream.
+    pub active_secret: Secret,
     /// Location of the other cluster.
     pub remote: PeeringRemote,
     /// Index of the write that created it.
@@ -70,6 +99,138 @@ impl Peering {
     pub fn dials(&self) -> bool {
         !self.peer_id.is_empty()
     }
+
+    /// Whether it was deleted on neither side.
+    pub fn is_active(&self) -> bool {
+        self.state != PeeringState::Terminated && self.deleted_at.is_none()
+    }
+
+    /// The addresses of the other cluster's servers in use.
+    pub fn addresses(&self) -> &[String] {
+        match self.manual_server_addresses.is_empty() {
+            true => &self.peer_server_addresses,
+            false => &self.manual_server_addresses,
+        }
+    }
+
+    /// The state, as Consul shows it, and the reason in words if it is not active.
+    pub fn shown_state(
+        &self,
+        stream: Option<&PeeringStream>,
+        now: SystemTime,
+    ) -> (PeeringState, String) {
+        let state = self.state;
+        let reason = match state {
+            PeeringState::Deleting => {
+                "it was deleted, and what was imported is being removed".into()
+            }
+            PeeringState::Terminated => {
+                "the other cluster has deleted it: delete it here, too".into()
+            }
+            _ => match stream {
+                Some(stream) if stream.is_connected_at(now) => {
+                    return (PeeringState::Active, String::new());
+                }
+                Some(stream) => return (stream.state_without(state), stream.reason_without()),
+                None if self.dials() && self.active_secret.is_empty() => {
+                    "the token was not exchanged yet".into()
+                }
+                None if self.dials() => "the other cluster was not reached yet".into(),
+                None => "no cluster has connected with the token yet".into(),
+            },
+        };
+        (state, reason)
+    }
+}
+
+/// What is known of the stream of a peering, from the server that holds it.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub struct PeeringStream {
+    /// Local name of the other cluster.
+    pub peer: String,
+    /// Id of the stream. Only the stream with this id may write what it imports.
+    #[serde(rename = "ID")]
+    pub id: String,
+    /// Name of the server that holds it.
+    pub server: String,
+    /// Whether it was open when this was written.
+    pub is_connected: bool,
+    /// Whether it was ever open.
+    pub was_connected: bool,
+    /// When this was written.
+    #[serde(with = "timestamp::option", skip_serializing_if = "Option::is_none")]
+    pub written_at: Option<SystemTime>,
+    /// The names that the other cluster exports to this one.
+    pub imported: Vec<String>,
+    /// The names that this cluster exports to the other one.
+    pub exported: Vec<String>,
+    /// The last heartbeat.
+    #[serde(with = "timestamp::option", skip_serializing_if = "Option::is_none")]
+    pub last_heartbeat: Option<SystemTime>,
+    /// The last message from the other cluster.
+    #[serde(with = "timestamp::option", skip_serializing_if = "Option::is_none")]
+    pub last_receive: Option<SystemTime>,
+    /// The last message to the other cluster.
+    #[serde(with = "timestamp::option", skip_serializing_if = "Option::is_none")]
+    pub last_send: Option<SystemTime>,
+    /// Why it is not open, or what the other cluster refused last; empty for nothing.
+    pub error: String,
+    /// Index of the last write that changed it.
+    pub modify_index: u64,
+}
+
+impl PeeringStream {
+    /// Whether it is open: its server has said so less than [`STREAM_COUNTS`] ago.
+    pub fn is_connected_at(&self, now: SystemTime) -> bool {
+        let age = |written| now.duration_since(written).unwrap_or_default();
+        self.is_connected
+            && self
+                .written_at
+                .is_some_and(|written| age(written) < STREAM_COUNTS)
+    }
+
+    /// The state of its peering while it is not open.
+    fn state_without(&self, stored: PeeringState) -> PeeringState {
+        match self.was_connected {
+            true => PeeringState::Failing,
+            false => stored,
+        }
+    }
+
+    fn reason_without(&self) -> String {
+        match (self.error.is_empty(), self.is_connected) {
+            (false, _) => self.error.clone(),
+            (true, true) => format!(
+                "server {} has stopped, and no other one has taken over",
+                self.server
+            ),
+            (true, false) => "the stream has ended".to_owned(),
+        }
+    }
+}
+
+/// The roots of the CA of another cluster, which issue the certificates of its services.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub struct PeerTrustBundle {
+    /// The trust domain of its mesh.
+    pub trust_domain: String,
+    /// Local name of the other cluster.
+    pub peer_name: String,
+    /// The partition of the peering in this cluster.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub partition: String,
+    /// The roots.
+    #[serde(rename = "RootPEMs")]
+    pub root_pems: Vec<String>,
+    /// The partition of the peering in the other cluster; empty means its default.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub exported_partition: String,
+    /// Index of the write that created it.
+    pub create_index: u64,
+    /// Index of the last write that changed it.
+    pub modify_index: u64,
 }
 
 /// Location of another cluster.

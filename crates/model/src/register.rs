@@ -9,12 +9,16 @@ use crate::invalid::Invalid;
 use crate::locality::Locality;
 use crate::node::Node;
 use crate::service::{ServiceInstance, ServiceKind};
-use crate::tenancy::{NoPeer, TenancyName};
+use crate::tenancy::{NoPeer, PeerName, TenancyName};
 use crate::validate::{validate_address, validate_host};
 use crate::{meta, name};
 
 /// The error for a mesh-native instance without a port.
 pub(crate) const NATIVE_PORT: &str = "Port or SocketPath must be set for a Connect native service.";
+
+/// The error for a row of a peer.
+pub(crate) const OF_PEER: &str =
+    "cannot register requests with PeerName in them: only a peering writes what it imports";
 
 /// Body of `PUT /v1/catalog/register`: a node, and optionally an instance and checks on it.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -48,7 +52,7 @@ pub struct RegisterRequest {
     /// Region and zone.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub locality: Option<Box<Locality>>,
-    /// Refused: peering is not served.
+    /// Refused, unless it is empty: imported rows are written by the peering only.
     #[serde(skip_serializing)]
     pub peer_name: NoPeer,
     /// Partition of the node; empty means the request's.
@@ -171,6 +175,9 @@ impl RegisterRequest {
         if check.check_id.is_empty() && check.name.is_empty() {
             return Err(Invalid::new("CheckID", "CheckID or Name must be given"));
         }
+        if !check.peer_name.is_empty() {
+            return Err(Invalid::new("PeerName", OF_PEER));
+        }
         if !check.node.is_empty() && !check.node.eq_ignore_ascii_case(&self.node) {
             return Err(Invalid::new(
                 "Node",
@@ -198,6 +205,7 @@ impl RegisterRequest {
             node: self.node,
             locality: self.locality,
             partition: TenancyName::default(),
+            peer_name: PeerName::default(),
             create_index: 0,
             modify_index: 0,
         };
@@ -250,7 +258,7 @@ pub struct DeregisterRequest {
     /// The check to remove.
     #[serde(rename = "CheckID")]
     pub check_id: String,
-    /// Refused: peering is not served.
+    /// Refused, unless it is empty: imported rows are written by the peering only.
     #[serde(skip_serializing)]
     pub peer_name: NoPeer,
     /// Namespace of the instance or check; empty means the request's.

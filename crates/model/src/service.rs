@@ -10,7 +10,7 @@ use crate::locality::Locality;
 use crate::meta::WAN_FEDERATION;
 use crate::named::named;
 use crate::proxy::ConnectProxy;
-use crate::tenancy::{NoPeer, Tenancy, TenancyName};
+use crate::tenancy::{PeerName, Tenancy, TenancyName};
 
 /// The kind of a service instance.
 #[derive(
@@ -124,6 +124,24 @@ pub struct ServiceConnect {
     /// Whether the application terminates mutual TLS itself, without a sidecar.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub native: bool,
+    /// How callers reach a service of a peer, from its cluster. Only in imported instances; requests cannot set it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub peer_meta: Option<Box<PeerMeta>>,
+}
+
+/// How callers reach a service of a peer through its mesh gateways.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub struct PeerMeta {
+    /// The server names that lead to the service. Callers use the first one.
+    #[serde(rename = "SNI")]
+    pub sni: Vec<String>,
+    /// The identities that may answer.
+    #[serde(rename = "SpiffeID")]
+    pub spiffe_ids: Vec<String>,
+    /// The protocol that the service speaks; empty means tcp.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub protocol: String,
 }
 
 /// One instance of a service on a node (Consul's `NodeService`).
@@ -169,8 +187,8 @@ pub struct ServiceInstance {
     /// Region and zone.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub locality: Option<Box<Locality>>,
-    /// Always unset: peering is not served.
-    pub peer_name: NoPeer,
+    /// The peer that it was imported from; unset for those of this cluster. Requests cannot set it.
+    pub peer_name: PeerName,
     /// Namespace; omitted when it is `default`.
     #[serde(skip_serializing_if = "TenancyName::is_empty")]
     pub namespace: TenancyName,
@@ -186,7 +204,7 @@ pub struct ServiceInstance {
 impl ServiceInstance {
     /// The instance's tenancy.
     pub fn tenancy(&self) -> Tenancy {
-        Tenancy::new(&self.partition, &self.namespace)
+        Tenancy::new(&self.partition, &self.namespace).of_peer(self.peer_name.as_str())
     }
 
     /// Whether it is a mesh gateway that leads to the servers of its datacenter, and to those of others.

@@ -88,6 +88,21 @@ impl Tenancy {
         self.resolve(&TenancyName::default(), namespace)
     }
 
+    /// What was imported from a peer into this tenancy; with an empty name the tenancy's own rows.
+    #[must_use]
+    pub fn of_peer(&self, peer: &str) -> Self {
+        Self {
+            peer: peer.to_ascii_lowercase().into(),
+            ..self.clone()
+        }
+    }
+
+    /// The peer for use in rows: unset for those of this cluster.
+    #[must_use]
+    pub fn shown_peer(&self) -> PeerName {
+        PeerName(Some(self.peer.clone()).filter(|peer| !peer.is_empty()))
+    }
+
     /// Whether partition and namespace are both `default`.
     #[must_use]
     pub fn is_default(&self) -> bool {
@@ -167,19 +182,23 @@ impl From<&str> for ServiceName {
 }
 
 impl fmt::Display for ServiceName {
-    /// `<name>`, `<namespace>/<name>` or `<partition>/<namespace>/<name>`.
+    /// `<name>`, `<namespace>/<name>` or `<partition>/<namespace>/<name>`, then the peer, if any.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Tenancy {
             partition,
             namespace,
-            ..
+            peer,
         } = &self.tenancy;
         if !self.tenancy.is_default_partition() {
             write!(f, "{partition}/{namespace}/")?;
         } else if !self.tenancy.is_default_namespace() {
             write!(f, "{namespace}/")?;
         }
-        f.write_str(&self.name)
+        f.write_str(&self.name)?;
+        match peer.is_empty() {
+            true => Ok(()),
+            false => write!(f, " of peer {peer}"),
+        }
     }
 }
 
@@ -309,7 +328,61 @@ impl JsonSchema for TenancyName {
     }
 }
 
-/// A peer's name. Peering is not served, so only `""` is accepted. Serialises as `""`.
+/// The peer that a row was imported from; unset for rows of this cluster. Its text is the peer's local name.
+#[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct PeerName(Option<Arc<str>>);
+
+impl PeerName {
+    /// The name as text; empty if unset.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        self.0.as_deref().unwrap_or_default()
+    }
+
+    /// Whether it is unset.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.0.is_none()
+    }
+}
+
+impl From<&str> for PeerName {
+    /// In lower case; the empty text means unset.
+    fn from(name: &str) -> Self {
+        Self((!name.is_empty()).then(|| name.to_ascii_lowercase().into()))
+    }
+}
+
+impl fmt::Display for PeerName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+impl Serialize for PeerName {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(self.as_str())
+    }
+}
+
+impl<'de> Deserialize<'de> for PeerName {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let name = Option::<String>::deserialize(deserializer)?;
+        Ok(Self::from(name.unwrap_or_default().as_str()))
+    }
+}
+
+impl JsonSchema for PeerName {
+    fn schema_name() -> Cow<'static, str> {
+        String::schema_name()
+    }
+
+    fn json_schema(generator: &mut SchemaGenerator) -> Schema {
+        String::json_schema(generator)
+    }
+}
+
+/// The name of a peer in a request that writes rows of this cluster, so only `""` is accepted. Serialises as `""`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub struct NoPeer;
 
@@ -326,8 +399,8 @@ impl<'de> Deserialize<'de> for NoPeer {
             Ok(NoPeer)
         } else {
             Err(D::Error::custom(format_args!(
-                "the peer {name:?} is not served: cluster peering does not exist here, leave the \
-                 field out"
+                "the peer {name:?} cannot be named here: only its own cluster writes what is imported \
+                 from it, leave the field out"
             )))
         }
     }

@@ -110,7 +110,7 @@ pub struct NodeOperand {
     pub create_index: u64,
     /// The required index of the node.
     pub modify_index: u64,
-    /// Refused: peering is not served.
+    /// Refused, unless it is empty: imported rows are written by the peering only.
     pub peer_name: NoPeer,
     /// Partition; empty means the request's.
     pub partition: TenancyName,

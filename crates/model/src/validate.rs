@@ -8,6 +8,7 @@ use crate::json::decode::Opaque;
 use crate::json::nesting::validate_nesting;
 use crate::name::{self, WILDCARD};
 use crate::proxy::{AccessLogs, AccessLogsType, ConnectProxy, Expose, Upstream, UpstreamType};
+use crate::register::OF_PEER;
 use crate::service::{ServiceInstance, ServiceKind, Weights};
 use crate::{format_string, meta};
 
@@ -55,6 +56,12 @@ impl ServiceInstance {
                 .map_err(|error| error.within("Locality"))?;
         }
         meta::validate_service(self.kind, &self.meta)?;
+        if !self.peer_name.is_empty() {
+            return Err(Invalid::new("PeerName", OF_PEER));
+        }
+        if self.connect.peer_meta.is_some() {
+            return Err(Invalid::new("Connect.PeerMeta", OF_PEER));
+        }
         if self.kind != ServiceKind::Typical && self.connect.native {
             return Err(Invalid::new(
                 "Connect.Native",

@@ -322,6 +322,7 @@ impl WriteTxn {
             node.id = old.id.clone();
         }
         node.partition = self.tenancy.shown_partition();
+        node.peer_name = self.tenancy.shown_peer();
         let holder = self.renamed(&node, existing.as_deref())?;
         let old_name = holder.as_ref().map(|holder| holder.node.clone());
         let existing = holder.or(existing);
@@ -391,6 +392,7 @@ impl WriteTxn {
         let existing = existing.map(|row| Arc::clone(&row.instance));
         instance.namespace = self.tenancy.shown_namespace();
         instance.partition = self.tenancy.shown_partition();
+        instance.peer_name = self.tenancy.shown_peer();
         self.tag_virtual_ip(&mut instance)?;
         let index = self.index();
         instance.create_index = existing.as_ref().map_or(index, |i| i.create_index);
@@ -448,6 +450,7 @@ impl WriteTxn {
     fn put_check_here(&mut self, node: &str, mut check: HealthCheck) -> Result<(), Rejected> {
         check.namespace = self.tenancy.shown_namespace();
         check.partition = self.tenancy.shown_partition();
+        check.peer_name = self.tenancy.shown_peer();
         if check.check_id.is_empty() {
             check.check_id = check.name.clone();
         }
@@ -517,7 +520,7 @@ impl WriteTxn {
         });
     }
 
-    fn remove_node(&mut self, node: &str) {
+    pub(crate) fn remove_node(&mut self, node: &str) {
         if self.remove::<Node>(&[node]) {
             self.remove_all_on(node);
         }

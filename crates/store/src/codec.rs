@@ -14,7 +14,7 @@ use crate::stored_tables::{BadRow, decode, is_secret};
 /// The storage format. A server refuses newer formats than its own, and rewrites older ones
 /// ([`crate::upgrade`]). It is incremented if servers with the previous number would not understand
 /// the stored data, for example with a new table.
-pub(crate) const FORMAT: u32 = 12;
+pub(crate) const FORMAT: u32 = 13;
 
 /// The associated data of the key's proof. Not a row's key: no table has the number 0.
 const PROOF: &[u8] = b"\0proof of the key";

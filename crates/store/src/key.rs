@@ -111,6 +111,10 @@ tables! {
     Followed = 36, Mesh;
     /// Datacenter.
     FederationStates = 37, Mesh;
+    /// Name of the peering.
+    PeeringStreams = 38, Partition;
+    /// Name of the peering.
+    TrustBundles = 39, Partition;
 
     // Indexes, which are derived from rows and not stored.
     /// Node id.
@@ -160,6 +164,8 @@ tables! {
     SessionsByChange = 148, Mesh;
     /// Index of the write, partition, namespace, directories and name of a key of the KV store.
     LockDelaysByChange = 149, Mesh;
+    /// Id.
+    PeeringsById = 151, Mesh;
     // Few, but of every service: the other kinds would be most of the catalog.
     /// Kind of gateway, namespace, service name, node name, instance id.
     GatewayInstances = 150, Partition;
@@ -235,12 +241,13 @@ impl Key {
     fn begin(table: Table, tenancy: &Tenancy) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(64);
         bytes.push(table as u8);
-        let (partition, namespace) = match table.scope() {
-            Scope::Mesh => (DEFAULT_TENANCY, DEFAULT_TENANCY),
-            Scope::Partition => (&*tenancy.partition, DEFAULT_TENANCY),
-            Scope::Namespace => (&*tenancy.partition, &*tenancy.namespace),
+        let peer = &*tenancy.peer;
+        let (partition, namespace, peer) = match table.scope() {
+            Scope::Mesh => (DEFAULT_TENANCY, DEFAULT_TENANCY, ""),
+            Scope::Partition => (&*tenancy.partition, DEFAULT_TENANCY, peer),
+            Scope::Namespace => (&*tenancy.partition, &*tenancy.namespace, peer),
         };
-        for part in [partition, namespace, &*tenancy.peer] {
+        for part in [partition, namespace, peer] {
             push(&mut bytes, part);
         }
         bytes

@@ -11,8 +11,8 @@ use legate_model::acl::{AuthMethod, BindingRule, Policy, Role, Token};
 use legate_model::virtual_ip::VirtualIp;
 use legate_model::{
     AutopilotConfiguration, CaConfiguration, CheckType, ConfigEntry, FederationState, HealthCheck,
-    KvEntry, Namespace, Node, NodeCoordinate, Partition, Peering, PreparedQuery, ServiceInstance,
-    ServiceName, Session, Tenancy, TenancyName,
+    KvEntry, Namespace, Node, NodeCoordinate, Partition, PeerTrustBundle, Peering, PeeringStream,
+    PreparedQuery, ServiceInstance, ServiceName, Session, Tenancy, TenancyName,
 };
 use serde::{Deserialize, Serialize};
 
@@ -219,7 +219,8 @@ rows! {
     LockDelays: LockDelayRow = |row| [], path &row.key, indexes = indexes_of_lock_delay;
     Coordinates: CoordinateRow = |row| [&row.coordinate.node];
     Autopilot: AutopilotConfiguration = |_| [];
-    Peerings: Peering = |row| [&row.name], secret = "the secret of a token of the peering";
+    Peerings: Peering = |row| [&row.name], secret = "the secrets of the peering",
+        indexes = indexes_of_peering;
     FileServices: FileServiceRow = |row| [&row.node, &row.id];
     CaConfiguration: CaConfiguration = |_| [],
         secret = "it may contain a private key, or a token for an external CA";
@@ -238,6 +239,8 @@ rows! {
     Partitions: Partition = |row| [row.name.as_str()];
     Followed: FollowedRow = |_| [];
     FederationStates: FederationState = |row| [&row.datacenter];
+    PeeringStreams: PeeringStream = |row| [&row.peer];
+    TrustBundles: PeerTrustBundle = |row| [&row.peer_name];
 }
 
 fn indexes_of_node(node: &Node, tenancy: &Tenancy) -> Vec<Key> {
@@ -352,6 +355,10 @@ fn indexes_of_prepared_query(query: &PreparedQuery, tenancy: &Tenancy) -> Vec<Ke
         keys.push(Key::new(Table::PreparedQueriesBySession, tenancy, &names));
     }
     keys
+}
+
+fn indexes_of_peering(peering: &Peering, tenancy: &Tenancy) -> Vec<Key> {
+    vec![Key::new(Table::PeeringsById, tenancy, &[&peering.id])]
 }
 
 fn indexes_of_virtual_ip(row: &VirtualIpRow, tenancy: &Tenancy) -> Vec<Key> {

@@ -1,8 +1,8 @@
-//! Settings of operators for servers, and peerings with other clusters.
+//! Settings of operators for servers.
 
 use std::sync::Arc;
 
-use legate_model::{AutopilotConfiguration, Peering};
+use legate_model::AutopilotConfiguration;
 
 use crate::read::ReadTxn;
 use crate::rejected::Rejected;
@@ -12,16 +12,6 @@ impl ReadTxn<'_> {
     /// The autopilot configuration, `None` until it is set.
     pub fn autopilot(&self) -> Option<Arc<AutopilotConfiguration>> {
         self.get(&[])
-    }
-
-    /// The peering with another cluster, by its local name.
-    pub fn peering(&self, name: &str) -> Option<Arc<Peering>> {
-        self.get(&[name])
-    }
-
-    /// All peerings, ordered by name.
-    pub fn peerings(&self) -> Vec<Arc<Peering>> {
-        self.scan(&[])
     }
 }
 
@@ -52,19 +42,5 @@ impl WriteTxn {
         configuration.modify_index = index;
         self.put(configuration);
         Ok(())
-    }
-
-    /// Upserts a peering by its name.
-    pub fn put_peering(&mut self, mut peering: Peering) {
-        let existing = self.read().peering(&peering.name);
-        let index = self.index();
-        peering.create_index = existing.as_ref().map_or(index, |old| old.create_index);
-        peering.modify_index = index;
-        self.put(peering);
-    }
-
-    /// Removes a peering. A no-op if it does not exist.
-    pub fn remove_peering(&mut self, name: &str) {
-        self.remove::<Peering>(&[name]);
     }
 }

@@ -81,7 +81,9 @@ impl ReadTxn<'_> {
 
     /// All namespaces of the current partition.
     pub fn tenancies_here(&self) -> Vec<Tenancy> {
-        let namespaces = self.namespaces();
+        // Those of this cluster: a peer has none of its own here.
+        let own = self.tenancy.of_peer("");
+        let namespaces = self.in_tenancy(&own, ReadTxn::namespaces);
         let within = |one: &Arc<Namespace>| self.tenancy.in_namespace(&one.name);
         namespaces.iter().map(within).collect()
     }

@@ -14,6 +14,7 @@
 //! | 10 | the log of a file; older servers would lose what is in it; what gateways of clusters serve on UDP |
 //! | 11 | the CA of a secondary datacenter; older servers would sign with a key that is not the root's |
 //! | 12 | the mesh gateways of all datacenters; older rows have none |
+//! | 13 | what is imported from peers, and their trust bundles and streams; older rows have none |
 
 use crate::state::{Changes, State};
 use crate::write::WriteTxn;

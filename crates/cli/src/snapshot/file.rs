@@ -17,7 +17,7 @@ const GZIP: [u8; 2] = [0x1f, 0x8b];
 const LONGEST: u64 = 64 << 20;
 
 /// Consul's names of record types, by table number. It has none for gateways of clusters.
-const NAMES: [(u8, &str); 35] = [
+const NAMES: [(u8, &str); 37] = [
     (1, "Register"),
     (2, "Register"),
     (3, "Register"),
@@ -53,6 +53,8 @@ const NAMES: [(u8, &str); 35] = [
     (35, "Gateway"),
     (36, "Replication"),
     (37, "FederationState"),
+    (38, "PeeringStream"),
+    (39, "PeeringTrustBundle"),
 ];
 
 /// The content of a snapshot.

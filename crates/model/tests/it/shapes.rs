@@ -24,6 +24,7 @@ fn node() -> Node {
         meta: BTreeMap::new(),
         locality: None,
         partition: Default::default(),
+        peer_name: Default::default(),
         create_index: 3,
         modify_index: 4,
     }
@@ -220,7 +221,10 @@ fn destinations_of_instances() {
     assert_eq!(sidecar().destination(), Some("web"));
     assert_eq!(sidecar().identity(), "web");
     let native = ServiceInstance {
-        connect: ServiceConnect { native: true },
+        connect: ServiceConnect {
+            native: true,
+            ..ServiceConnect::default()
+        },
         ..web()
     };
     assert_eq!(native.destination(), Some("web"));

@@ -529,6 +529,11 @@ impl Transaction {
         operation: &CheckOperation,
     ) -> Result<Vec<Outcoming>, ApiError> {
         let CheckOperation { verb, check } = operation;
+        if !check.peer_name.is_empty() {
+            return Err(ApiError::bad_request(
+                "cannot register requests with PeerName in them: only a peering writes what it imports",
+            ));
+        }
         let node = &check.node;
         let id = match check.check_id.is_empty() {
             true => &check.name,

@@ -8,6 +8,7 @@ mod entries;
 mod etcd;
 mod gateway_status;
 mod gateways;
+mod imports;
 mod kv;
 mod mirror;
 mod policies;
@@ -68,7 +69,10 @@ fn proxy(destination: &str, id: &str) -> ServiceInstance {
 
 fn native(service: &str, id: &str) -> ServiceInstance {
     ServiceInstance {
-        connect: ServiceConnect { native: true },
+        connect: ServiceConnect {
+            native: true,
+            ..ServiceConnect::default()
+        },
         ..instance(service, id)
     }
 }
