@@ -83,6 +83,7 @@ pub use node::Node;
 pub use peering::{
     EstablishPeering, GeneratePeeringToken, PeerTrustBundle, Peering, PeeringRemote, PeeringState,
     PeeringStream, PeeringToken, STREAM_COUNTS, STREAM_WRITTEN, TokenRemote,
+    validate_server_addresses,
 };
 pub use prepared_query::{
     InvalidQuery, MAX_QUERY_NAME, PreparedQuery, QueryDns, QueryFailover, QueryFailoverTarget,

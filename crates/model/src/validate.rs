@@ -21,23 +21,7 @@ impl ServiceInstance {
     ///
     /// [`Invalid`] names the first field that cannot be accepted.
     pub fn validate(&self) -> Result<(), Invalid> {
-        name::validate_service_name(&self.service)
-            .map_err(|error| Invalid::new("Service", error.to_string()))?;
-        name::validate_length(&self.id).map_err(|error| Invalid::new("ID", error.to_string()))?;
-        if self.id.contains('/') || self.id.chars().any(char::is_control) {
-            return Err(Invalid::new(
-                "ID",
-                format!(
-                    "{:?} must have no slashes and no control characters",
-                    self.id
-                ),
-            ));
-        }
-        validate_address("Address", &self.address)?;
-        for (key, tagged) in &self.tagged_addresses {
-            let field = format!("TaggedAddresses.{key}.Address");
-            validate_host(&field, &tagged.address)?;
-        }
+        self.validate_names_and_addresses()?;
         if !self.socket_path.is_empty() && self.port != 0 {
             return Err(Invalid::new(
                 "SocketPath",
@@ -47,14 +31,7 @@ impl ServiceInstance {
         if self.kind == ServiceKind::ConnectProxy {
             self.validate_proxy_address()?;
         }
-        self.weights
-            .validate()
-            .map_err(|error| error.within("Weights"))?;
-        if let Some(locality) = &self.locality {
-            locality
-                .validate()
-                .map_err(|error| error.within("Locality"))?;
-        }
+        self.validate_weights_and_locality()?;
         meta::validate_service(self.kind, &self.meta)?;
         if !self.peer_name.is_empty() {
             return Err(Invalid::new("PeerName", OF_PEER));
@@ -77,6 +54,51 @@ impl ServiceInstance {
             }
         };
         proxy.map_err(|error| error.within("Proxy"))
+    }
+
+    /// Validates an instance that a peer exports, whose proxy is not configured here. Its metadata may have any keys: what
+    /// another cluster has registered cannot be changed here.
+    ///
+    /// # Errors
+    ///
+    /// [`Invalid`] names the first field that cannot be accepted.
+    pub fn validate_imported(&self) -> Result<(), Invalid> {
+        self.validate_names_and_addresses()?;
+        self.validate_weights_and_locality()?;
+        meta::validate_entry("Meta", &self.meta)
+    }
+
+    fn validate_names_and_addresses(&self) -> Result<(), Invalid> {
+        name::validate_service_name(&self.service)
+            .map_err(|error| Invalid::new("Service", error.to_string()))?;
+        name::validate_length(&self.id).map_err(|error| Invalid::new("ID", error.to_string()))?;
+        if self.id.contains('/') || self.id.chars().any(char::is_control) {
+            return Err(Invalid::new(
+                "ID",
+                format!(
+                    "{:?} must have no slashes and no control characters",
+                    self.id
+                ),
+            ));
+        }
+        validate_address("Address", &self.address)?;
+        for (key, tagged) in &self.tagged_addresses {
+            let field = format!("TaggedAddresses.{key}.Address");
+            validate_host(&field, &tagged.address)?;
+        }
+        Ok(())
+    }
+
+    fn validate_weights_and_locality(&self) -> Result<(), Invalid> {
+        self.weights
+            .validate()
+            .map_err(|error| error.within("Weights"))?;
+        if let Some(locality) = &self.locality {
+            locality
+                .validate()
+                .map_err(|error| error.within("Locality"))?;
+        }
+        Ok(())
     }
 
     /// Checks only the nesting of the proxy's settings, for instances that were accepted by another server.
