@@ -27,7 +27,8 @@ const WHOLE: Duration = Duration::from_secs(30);
 const WAIT: Duration = Duration::from_secs(300);
 /// The time for an answer that may wait: the owner adds up to a sixteenth of the wait.
 const WAITED: Duration = Duration::from_secs(330);
-/// After its start a server may not have joined the others yet. Until then, attempts count as one.
+/// After its start a server may not have joined the others yet. Until then, attempts count as one, and a datacenter that
+/// is not known may be known soon.
 const JOINS: Duration = Duration::from_secs(5);
 /// The time between these attempts.
 const JOIN_RETRY: Duration = Duration::from_millis(250);
@@ -37,7 +38,8 @@ const PACE: Duration = Duration::from_millis(100);
 const AT_ONCE: usize = 64;
 /// A datacenter is clearly nearer than another one if its time is at most this part of the other's.
 const CLEARLY_NEARER: f64 = 0.8;
-const LOOK_FOR_DATACENTERS: Duration = Duration::from_secs(1);
+/// Readers of a datacenter wait for it to be known, after the start of this server and when it joins later.
+const LOOK_FOR_DATACENTERS: Duration = Duration::from_millis(250);
 const LOOK_FOR_UNUSED: Duration = Duration::from_secs(10);
 
 /// Answers are lists of similar objects, so they are compressed.
@@ -165,6 +167,9 @@ impl Keeper {
             self.asker.joined.notify_waiters();
         }
         self.asker.mirror.set_datacenters(others);
+        if Instant::now() >= self.asker.joins_until {
+            self.asker.mirror.set_joined();
+        }
     }
 }
 
