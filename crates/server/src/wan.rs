@@ -163,7 +163,12 @@ pub(crate) async fn ask_dns(
         Transport::Udp => "udp",
         Transport::Tcp => "tcp",
     };
-    let path = format!("dns?transport={transport}&ns={namespace}&partition={partition}");
+    let mut path = format!("dns?transport={transport}&ns={namespace}&partition={partition}");
+    if let Some(own) = &client.translate_for {
+        // The name of a datacenter has no other characters than a URL.
+        path.push_str("&translate-for=");
+        path.push_str(own);
+    }
     let asked = ask(wan, datacenter, &path, &client.token, question);
     match timeout(DNS_TIMEOUT, asked).await {
         Ok(Ok(answer)) => Some(answer),

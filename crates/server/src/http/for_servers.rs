@@ -45,6 +45,7 @@ pub(super) async fn dns(
             Some("tcp") => Transport::Tcp,
             _ => Transport::Udp,
         },
+        translate_for: call.params.get("translate-for").map(str::to_owned),
     };
     let answer = responder.query(client, call.body()).await;
     let answer = answer.map_err(|error| ApiError::bad_request(error.to_string()))?;
