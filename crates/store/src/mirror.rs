@@ -74,6 +74,13 @@ pub enum RangeKind {
     Instances(ServiceName),
     /// The mesh gateways of a partition.
     MeshGateways(Arc<str>),
+    /// Those that a prepared query of the owner finds for callers of a partition.
+    Query {
+        /// The partition.
+        partition: Arc<str>,
+        /// What the query is called by. Case counts, because templates may use it.
+        query: Arc<str>,
+    },
 }
 
 /// The value of a range.
@@ -134,6 +141,17 @@ impl Range {
         }
     }
 
+    /// The instances that a prepared query of a datacenter finds for callers of a partition.
+    pub fn query(datacenter: &str, partition: &str, query: &str) -> Self {
+        Self {
+            datacenter: datacenter.to_ascii_lowercase().into(),
+            what: RangeKind::Query {
+                partition: partition.to_ascii_lowercase().into(),
+                query: query.into(),
+            },
+        }
+    }
+
     fn key(&self) -> Key {
         let datacenter = &*self.datacenter;
         match &self.what {
@@ -145,6 +163,11 @@ impl Range {
                 name,
             ]),
             RangeKind::MeshGateways(partition) => key(&["mesh gateways", datacenter, partition]),
+            RangeKind::Query { partition, query } => {
+                // Keys ignore case.
+                let exact: String = query.bytes().map(|byte| format!("{byte:02x}")).collect();
+                key(&["query", datacenter, partition, &exact])
+            }
         }
     }
 
@@ -155,6 +178,13 @@ impl Range {
                 tenancy.namespace.to_ascii_lowercase(),
             ),
             RangeKind::MeshGateways(partition) => (partition.to_ascii_lowercase(), String::new()),
+            RangeKind::Query { partition, .. } => {
+                let namespace = Tenancy::default().namespace;
+                (
+                    partition.to_ascii_lowercase(),
+                    namespace.to_ascii_lowercase(),
+                )
+            }
         }
     }
 }
@@ -165,6 +195,9 @@ impl std::fmt::Display for Range {
             RangeKind::Instances(service) => write!(f, "the instances of {service}")?,
             RangeKind::MeshGateways(partition) => {
                 write!(f, "the mesh gateways of partition {partition}")?;
+            }
+            RangeKind::Query { query, .. } => {
+                write!(f, "the instances of the prepared query {query:?}")?;
             }
         }
         write!(f, " in {}", self.datacenter)

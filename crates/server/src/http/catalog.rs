@@ -37,11 +37,6 @@ pub(super) async fn register(
     let (partition, namespace) = request.tenancy()?;
     call.settle(&partition, &namespace)?;
     let authorizer = call.authorizer()?;
-    if let Some(service) = &request.service {
-        let local = &call.config.datacenter;
-        let refused = service.proxy.refuse_queries_elsewhere(local);
-        refused.map_err(|invalid| invalid.within("Service"))?;
-    }
     let registration = registration(&call, request);
     call.write(&writer, move |txn| {
         may_register(&authorizer, &txn.read(), &registration)?;

@@ -308,3 +308,51 @@ fn gateways_decide_for_a_datacenter_that_could_not_be_asked_yet() {
     away();
     assert_eq!(endpoints(&store), at(false), "what it said last counts");
 }
+
+#[test]
+fn a_prepared_query_of_another_datacenter_is_executed_there() {
+    let store = mesh();
+    let mirror = joined(&store);
+    let service = json!({
+        "Kind": "connect-proxy", "ID": "web-proxy", "Service": "web-proxy", "Port": 20000,
+        "Proxy": {"DestinationServiceName": "web", "Upstreams": [{
+            "DestinationType": "prepared_query", "DestinationName": "Q", "LocalBindPort": 9000,
+            "Datacenter": "DC2",
+        }]},
+    });
+    apply(&store, register("n1", service, Vec::new()));
+    // One of this datacenter has nothing to do with it.
+    let own = json!({"Name": "Q", "Service": {"Service": "api"}});
+    apply(&store, queries::query("1", own));
+    assert!(is_pending(&store));
+    let range = Range::query("dc2", "default", "Q");
+    assert_ne!(range, Range::query("dc2", "default", "q"));
+    let target = || {
+        let snapshot = snapshot(&store).unwrap();
+        let chain = sidecar(&snapshot).upstreams[0].resolved.chain.clone();
+        let chain = chain.unwrap();
+        let target = chain.targets.values().next().unwrap();
+        (target.service.clone(), target.datacenter.clone())
+    };
+    let is = |service: &str, datacenter: &str| (service.to_owned(), datacenter.to_owned());
+    mirror.set(&range, Vec::new());
+    assert!(!is_pending(&store));
+    assert_eq!(endpoints(&store), []);
+    assert_eq!(target(), is("", "dc2"));
+    let db = |datacenter: &str| {
+        let mut one = there(&instance("db", "db-1", 20_001), CheckStatus::Passing);
+        let node = Arc::make_mut(&mut one.node);
+        datacenter.clone_into(&mut node.datacenter);
+        vec![one]
+    };
+    mirror.set(&range, db("dc2"));
+    assert_eq!(endpoints(&store), [("192.0.2.1".to_owned(), 20_001, true)]);
+    assert_eq!(target(), is("db", "dc2"));
+    // It may fail over, also to this datacenter.
+    mirror.set(&range, db("dc3"));
+    assert_eq!(endpoints(&store), [("192.0.2.1".to_owned(), 20_001, true)]);
+    assert_eq!(target(), is("db", "dc3"));
+    mirror.set(&range, db("dc1"));
+    assert_eq!(endpoints(&store), [("10.2.0.1".to_owned(), 20_001, true)]);
+    assert_eq!(target(), is("db", "dc1"));
+}
