@@ -54,6 +54,7 @@ pub mod timestamp;
 pub mod transaction;
 mod validate;
 pub mod virtual_ip;
+mod wan_address;
 
 pub use access_logs::LogFormat;
 pub use autopilot::AutopilotConfiguration;
@@ -110,3 +111,4 @@ pub use tenancy::{
     NotServed, PeerName, ServiceName, Tenancy, TenancyName,
 };
 pub use tenant::{Namespace, NamespaceAcls, Partition};
+pub use wan_address::{WAN_FAMILIES, wan_address};

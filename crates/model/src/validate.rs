@@ -1,13 +1,12 @@
 //! Validation of service instances and their proxy settings.
 
 use std::net::IpAddr;
-use std::sync::Arc;
 
 use crate::invalid::Invalid;
 use crate::json::decode::Opaque;
 use crate::json::nesting::validate_nesting;
 use crate::name::{self, WILDCARD};
-use crate::proxy::{AccessLogs, AccessLogsType, ConnectProxy, Expose, Upstream, UpstreamType};
+use crate::proxy::{AccessLogs, AccessLogsType, ConnectProxy, Expose, Upstream};
 use crate::register::OF_PEER;
 use crate::service::{ServiceInstance, ServiceKind, Weights};
 use crate::{format_string, meta};
@@ -313,31 +312,6 @@ impl ConnectProxy {
             validate_nesting(&format!("Upstreams[{i}].Config"), &upstream.config)?;
         }
         validate_nesting("Config", &self.config)
-    }
-
-    /// Refuses upstreams that are prepared queries of other datacenters than the server's own, which are not served.
-    ///
-    /// # Errors
-    ///
-    /// [`Invalid`] names the first such upstream.
-    pub fn refuse_queries_elsewhere(&self, own: &str) -> Result<(), Invalid> {
-        let other = |upstream: &Arc<Upstream>| {
-            let datacenter = upstream.datacenter.as_str();
-            upstream.destination_type == UpstreamType::PreparedQuery
-                && !datacenter.is_empty()
-                && !datacenter.eq_ignore_ascii_case(own)
-        };
-        match self.upstreams.iter().position(other) {
-            None => Ok(()),
-            Some(i) => Err(Invalid::new(
-                format!("Proxy.Upstreams[{i}].Datacenter"),
-                format!(
-                    "{:?} is not served for a prepared query: leave it out, and name datacenters in the Failover of \
-                     the query",
-                    self.upstreams[i].datacenter
-                ),
-            )),
-        }
     }
 
     fn validate_upstreams(&self) -> Result<(), Invalid> {

@@ -35,7 +35,7 @@ mod limiter;
 mod manager;
 mod merge;
 pub mod opaque;
-mod prepared_query;
+pub mod prepared_query;
 pub mod protocol;
 mod queries;
 mod remote;

@@ -231,12 +231,18 @@ async fn execute(
     } = executed.selected;
     nodes.truncate(limit);
     let datacenter = executed.datacenter.as_deref();
+    let datacenter = datacenter.unwrap_or(&call.config.datacenter);
+    if call.translates(datacenter) {
+        nodes
+            .iter_mut()
+            .for_each(|instance| *instance = instance.for_elsewhere());
+    }
     let executed = Executed {
         service: &wanted.service,
         namespace: &executed.namespace,
         nodes,
         dns: &query.dns,
-        datacenter: datacenter.unwrap_or(&call.config.datacenter),
+        datacenter,
         peer_name: "",
         failovers: executed.failovers,
         about: About::of(call, filtered)?,
