@@ -206,6 +206,8 @@ pub struct ServerConfig {
     pub debug: bool,
     /// Whether the service mesh is enabled. Default: yes. If not, the CA endpoints return errors.
     pub connect: bool,
+    /// Whether clusters can be peered with this one. Default: yes. If not, what is stored of peers stays as it is.
+    pub peering: bool,
     /// Connection limits of each API. Lowered at startup if the limit of open files requires it.
     pub connections: ConnectionLimits,
     /// ACL settings.
@@ -256,6 +258,7 @@ impl Default for ServerConfig {
             telemetry: TelemetryConfig::default(),
             debug: false,
             connect: true,
+            peering: true,
             connections: ConnectionLimits::default(),
             acl: AclConfig::default(),
             agent: AgentConfig::default(),

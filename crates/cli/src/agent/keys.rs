@@ -66,7 +66,6 @@ const TAKEN: &[(&str, &str)] = &[
         server_name tls.defaults.verify_outgoing=* tls.defaults.verify_server_hostname=* \
         tls.grpc.verify_outgoing=* tls.grpc.verify_server_hostname=* tls.https.verify_outgoing=* \
         tls.https.verify_server_hostname=* use_streaming_backend=*"),
-    ("peerings are stored, but clusters do not connect to each other", "peering.enabled=false"),
     (EXPOSED, "ports.expose_max_port ports.expose_min_port"),
     (SIDECARS, "\
         ports.proxy_max_port=* ports.proxy_min_port=* ports.sidecar_max_port \
@@ -286,9 +285,12 @@ mod tests {
     fn each_ignored_key_is_reported_once() {
         let (left, lines) = settled(json!({
             "retry_join": ["a", "b"], "RaftProtocol": 3, "segments": null, "disable_update_check": true,
-            "ports": [{"http": 1, "serf_lan": 2}, {"serf_lan": 3}], "peering": {"enabled": true},
+            "ports": [{"http": 1, "serf_lan": 2}, {"serf_lan": 3}], "peering": {"enabled": true, "test_allow_peer_registrations": true},
         }));
-        assert_eq!(left, json!({"ports": [{"http": 1}, {}], "peering": {}}));
+        assert_eq!(
+            left,
+            json!({"ports": [{"http": 1}, {}], "peering": {"enabled": true}})
+        );
         let lines = lines.unwrap();
         let keys: Vec<_> = lines
             .iter()
@@ -298,7 +300,7 @@ mod tests {
         assert_eq!(
             keys,
             [
-                "peering.enabled",
+                "peering.test_allow_peer_registrations",
                 "ports.serf_lan",
                 "raft_protocol",
                 "retry_join"

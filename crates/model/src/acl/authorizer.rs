@@ -231,7 +231,23 @@ impl Authorizer {
 
     /// For named resources of a namespace.
     fn named(&self, resource: Resource, name: &str, wanted: Access) -> bool {
+        if let (Some(may_read), Resource::Service) = (self.imported(Resource::Service), resource) {
+            return wanted == Access::Read && may_read;
+        }
         self.decide(|rules| rules.first(&self.tenancy, |rules| rules.named(resource, name, wanted)))
+    }
+
+    /// Whether what is imported from a peer may be read, if the tenancy is that of one: by whoever may register a service,
+    /// or read all. As in Consul, names of another cluster do not count. Nobody may write it.
+    fn imported(&self, resource: Resource) -> Option<bool> {
+        if self.tenancy.peer.is_empty() {
+            return None;
+        }
+        let reads_all = || match resource {
+            Resource::Node => self.node_read_all(),
+            _ => self.trie(resource, |trie| trie.all(Access::Read)),
+        };
+        Some(self.service_write_any() || reads_all())
     }
 
     fn trie(&self, resource: Resource, ask: impl Fn(&Trie) -> Option<bool>) -> bool {
@@ -267,6 +283,9 @@ impl Authorizer {
     /// Nodes belong to a partition. They are visible to tokens that may read them in the partition or
     /// in the current namespace.
     fn node(&self, node: &str, wanted: Access) -> bool {
+        if let Some(may_read) = self.imported(Resource::Node) {
+            return wanted == Access::Read && may_read;
+        }
         self.nodes(wanted, |trie| Some(trie.rule(node)?.permits(wanted)))
     }
 

@@ -267,6 +267,7 @@ impl Call {
             true => tenancy,
             false => rights.own_namespace(&token, tenancy),
         };
+        let tenancy = tenancy.of_peer(&params.peer(head.uri.path())?);
         let asker = head.extensions.get::<Asker>().cloned().unwrap_or_default();
         asker.note(&token);
         let translate_for = match head.extensions.get::<Caller>() {

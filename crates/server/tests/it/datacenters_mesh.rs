@@ -146,7 +146,8 @@ async fn a_sidecar_gets_what_a_prepared_query_of_another_datacenter_finds() {
     let query = json!({
         "Name": "geo", "Service": {"Service": "api", "Failover": {"Datacenters": ["dc1"]}},
     });
-    let created = other.send(http::Method::POST, "/v1/query", &query.to_string());
+    let query = query.to_string();
+    let created = other.send(http::Method::POST, "/v1/query", &query);
     assert_eq!(created.await.status, http::StatusCode::OK);
     register_api(&other, "api-1", "192.0.2.1").await;
     let service = json!({

@@ -55,7 +55,13 @@ fn write_imports<T: Send + 'static>(
 
 fn import(store: &Store, service: &str, instances: &[CheckServiceNode]) {
     let (service, instances) = (service.to_owned(), instances.to_vec());
-    let imported = write_imports(store, move |txn| txn.put_imported(&service, &instances));
+    let imported = write_imports(store, move |txn| {
+        assert!(
+            txn.trim_imported(&service, &instances, 100),
+            "few are removed"
+        );
+        txn.put_imported(&instances)
+    });
     imported.expect("it is imported");
 }
 
@@ -151,9 +157,12 @@ fn services_that_are_not_listed_go() {
             &[imported(name, name, "n", CheckStatus::Passing)],
         );
     }
-    write_imports(&store, |txn| {
-        txn.keep_imported(&BTreeSet::from(["b".to_owned(), "x".to_owned()]));
-    });
+    let step = || {
+        write_imports(&store, |txn| {
+            txn.keep_imported(&BTreeSet::from(["b".to_owned(), "x".to_owned()]), 1)
+        })
+    };
+    assert_eq!([step(), step(), step()], [false, true, true]);
     let left = store.state().read().within(east()).imported_instances();
     assert_eq!(left, BTreeMap::from([("b".to_owned(), 1)]));
 }

@@ -463,6 +463,7 @@ fn the_pages_name_every_key() {
         Audit::KEYS,
         Sink::KEYS,
         Connect::KEYS,
+        Peering::KEYS,
         Dns::KEYS,
         Soa::KEYS,
         HttpApi::KEYS,
