@@ -14,7 +14,7 @@
 //! - [`gateways`] tells which services belong to which gateway.
 //! - `queries` has the reads that many proxies share. `chain` and `transparent` are such reads,
 //!   too.
-//! - `remote` reads services and gateways of other datacenters.
+//! - `remote` reads services and gateways of other datacenters, and `peers` services of other clusters.
 //! - `schedule` and `limiter` decide when a snapshot is published. They do no IO.
 //! - `driver` is the only asynchronous file. It recomputes the snapshot when its inputs have
 //!   changed.
@@ -33,6 +33,7 @@ mod limiter;
 mod manager;
 mod merge;
 pub mod opaque;
+mod peers;
 mod prepared_query;
 pub mod protocol;
 mod queries;

@@ -126,7 +126,7 @@ fn from_elsewhere(txn: &ReadTxn<'_>, range: &Range) -> Vec<CheckServiceNode> {
     }
 }
 
-fn at_wan_addresses(list: &[CheckServiceNode]) -> Vec<CheckServiceNode> {
+pub(crate) fn at_wan_addresses(list: &[CheckServiceNode]) -> Vec<CheckServiceNode> {
     let reachable = list.iter().map(CheckServiceNode::at_wan_address);
     // Envoy refuses an address without a host.
     reachable
@@ -226,7 +226,7 @@ pub(crate) fn servers(txn: &ReadTxn<'_>, domain: &Arc<str>) -> Arc<Option<Server
 }
 
 /// The mesh gateways of a partition in this datacenter.
-fn here(txn: &ReadTxn<'_>, partition: &str) -> Arc<Vec<CheckServiceNode>> {
+pub(crate) fn here(txn: &ReadTxn<'_>, partition: &str) -> Arc<Vec<CheckServiceNode>> {
     let tenancy = Tenancy {
         partition: partition.into(),
         ..Tenancy::default()
@@ -240,7 +240,7 @@ fn here(txn: &ReadTxn<'_>, partition: &str) -> Arc<Vec<CheckServiceNode>> {
 
 /// Gateways as the endpoints of a service behind them. All of them are healthy if one of its instances is, as in Consul:
 /// so callers fail over when there is none. Gateways with a critical check are left out.
-fn behind(is_healthy: bool, mut gateways: Vec<CheckServiceNode>) -> Instances {
+pub(crate) fn behind(is_healthy: bool, mut gateways: Vec<CheckServiceNode>) -> Instances {
     gateways.retain(|gateway| gateway.health() != CheckStatus::Critical);
     for gateway in &mut gateways {
         gateway.checks.clear();
@@ -255,7 +255,7 @@ fn behind(is_healthy: bool, mut gateways: Vec<CheckServiceNode>) -> Instances {
     gateways.into()
 }
 
-fn gets_traffic(instance: &CheckServiceNode, only_passing: bool) -> bool {
+pub(crate) fn gets_traffic(instance: &CheckServiceNode, only_passing: bool) -> bool {
     let weights = instance.service.weights;
     match instance.health() {
         CheckStatus::Passing => weights.passing > 0,

@@ -341,9 +341,33 @@ fn refusals_of_upstreams_name_the_field() {
         (
             upstreams(json!([{
                 "DestinationName": "a", "LocalBindPort": 1, "DestinationPeer": "p",
+                "Datacenter": "dc2",
             }])),
             "Service.Proxy.Upstreams[0].DestinationPeer",
-            "not served",
+            "upstream cannot specify both destination peer and datacenter",
+        ),
+        (
+            upstreams(json!([{
+                "DestinationName": "a", "LocalBindPort": 1, "DestinationPeer": "p.q",
+            }])),
+            "Service.Proxy.Upstreams[0].DestinationPeer",
+            "p.q is not a valid peer name",
+        ),
+        (
+            upstreams(json!([{
+                "DestinationName": "a", "LocalBindPort": 1, "DestinationPeer": "p",
+                "DestinationType": "prepared_query",
+            }])),
+            "Service.Proxy.Upstreams[0].DestinationPeer",
+            "a prepared query names the peer itself",
+        ),
+        (
+            upstreams(json!([{
+                "DestinationName": "a", "LocalBindPort": 1, "DestinationPeer": "p",
+                "DestinationPartition": "x",
+            }])),
+            "Service.Proxy.Upstreams[0].DestinationPartition",
+            "a peering belongs to the partition of the proxy",
         ),
         (
             upstreams(json!([
