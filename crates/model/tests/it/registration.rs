@@ -339,6 +339,22 @@ fn refusals_of_upstreams_name_the_field() {
             "same socket, /s",
         ),
         (
+            upstreams(json!([
+                {"DestinationName": "a", "LocalBindPort": 1, "DestinationType": "prepared_query"},
+                {"DestinationName": "a", "LocalBindPort": 2},
+                {"DestinationName": "a", "LocalBindPort": 3, "DestinationType": "prepared_query"},
+            ])),
+            "Service.Proxy.Upstreams[2]",
+            "prepared_query:a is already given as Upstreams[0]",
+        ),
+    ]);
+}
+
+#[test]
+fn refusals_of_upstreams_of_peers_name_the_field() {
+    let upstreams = |list: Value| json!({"Service": {"Proxy": {"Upstreams": list}}});
+    refuses([
+        (
             upstreams(json!([{
                 "DestinationName": "a", "LocalBindPort": 1, "DestinationPeer": "p",
                 "Datacenter": "dc2",
@@ -368,15 +384,6 @@ fn refusals_of_upstreams_name_the_field() {
             }])),
             "Service.Proxy.Upstreams[0].DestinationPartition",
             "a peering belongs to the partition of the proxy",
-        ),
-        (
-            upstreams(json!([
-                {"DestinationName": "a", "LocalBindPort": 1, "DestinationType": "prepared_query"},
-                {"DestinationName": "a", "LocalBindPort": 2},
-                {"DestinationName": "a", "LocalBindPort": 3, "DestinationType": "prepared_query"},
-            ])),
-            "Service.Proxy.Upstreams[2]",
-            "prepared_query:a is already given as Upstreams[0]",
         ),
     ]);
 }

@@ -86,8 +86,7 @@ pub(super) fn compose(
         last.is_some_and(|last| Arc::ptr_eq(&last.jwt_providers, &own.jwt_providers));
     let key_servers = key_servers(composer, own, same_providers);
     let before = last.map(|last| &*last.upstreams);
-    let upstreams = own.upstreams.iter();
-    peers::add_roots(composer, upstreams, before.into_iter().flatten());
+    peers::add_roots(composer, &own.upstreams, before.into_iter().flatten());
     let services = services::units(composer, proxy, &own.upstreams, before, same, &settings);
     let secrets = secrets(own);
     let same_secrets = last.is_some_and(|last| self::secrets(last) == secrets);

@@ -60,8 +60,7 @@ pub(super) fn compose(
     let certificates = certificates::unit(composer, proxy, &own.leaf, &settings, known, ports);
     composer.add(certificates::SECTION, certificates);
     let before = last.map(|last| &*last.upstreams);
-    let upstreams = own.upstreams.iter();
-    peers::add_roots(composer, upstreams, before.into_iter().flatten());
+    peers::add_roots(composer, &own.upstreams, before.into_iter().flatten());
     let services = services::units(composer, proxy, &own.upstreams, before, same, &settings);
     let mut ports = Vec::with_capacity(own.exposed.listeners.len());
     for port in &own.exposed.listeners {

@@ -20,10 +20,10 @@ const SECTION: Section = Section("roots of peers");
 /// Adds the roots of the peers that these upstreams lead to. `last` are those of the last snapshot.
 pub(super) fn add_roots<'u>(
     composer: &mut Composer<'_>,
-    now: impl Iterator<Item = &'u UpstreamSnapshot>,
+    now: impl IntoIterator<Item = &'u UpstreamSnapshot>,
     last: impl Iterator<Item = &'u UpstreamSnapshot>,
 ) {
-    let now = by_peer(now);
+    let now = by_peer(now.into_iter());
     if now.is_empty() {
         return;
     }
