@@ -351,6 +351,12 @@ fn validate_peer_name(name: &str) -> Result<(), Invalid> {
     ))
 }
 
+/// Validates the name of a peer in a field that refers to one, in any case of letters.
+pub(crate) fn validate_reference(field: &str, name: &str) -> Result<(), Invalid> {
+    validate_peer_name(&name.to_ascii_lowercase())
+        .map_err(|invalid| Invalid::new(field, invalid.reason()))
+}
+
 /// Validates addresses of servers: each as `host:port`, at most 64.
 ///
 /// # Errors

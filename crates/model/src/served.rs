@@ -74,8 +74,6 @@ const TABLE: &[(&str, &str, Reported)] = &[
         "LegacyID LegacyMeta LegacyCreateTime LegacyUpdateTime",
         ALL,
     ),
-    ("Redirect", "Peer", ALL),
-    ("FailoverTarget", "Peer", ALL),
 ];
 
 /// The keys that the server uses to build resources, or the dataplane to build Envoy's bootstrap.

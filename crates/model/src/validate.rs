@@ -6,6 +6,7 @@ use crate::invalid::Invalid;
 use crate::json::decode::Opaque;
 use crate::json::nesting::validate_nesting;
 use crate::name::{self, WILDCARD};
+use crate::peering;
 use crate::proxy::{AccessLogs, AccessLogsType, ConnectProxy, Expose, Upstream};
 use crate::register::OF_PEER;
 use crate::service::{ServiceInstance, ServiceKind, Weights};
@@ -402,10 +403,31 @@ impl Upstream {
                 "LocalBindPort or LocalBindSocketPath must be set: the application connects to it",
             ));
         }
-        if !self.destination_peer.is_empty() {
+        self.validate_peer()
+    }
+
+    fn validate_peer(&self) -> Result<(), Invalid> {
+        if self.destination_peer.is_empty() {
+            return Ok(());
+        }
+        peering::validate_reference("DestinationPeer", &self.destination_peer)?;
+        if !self.destination_type.is_service() {
             return Err(Invalid::new(
                 "DestinationPeer",
-                "it is not served: cluster peering does not exist here, leave it out",
+                "a prepared query names the peer itself: set Service.Peer there, and leave it out here",
+            ));
+        }
+        if !self.datacenter.is_empty() {
+            // Consul's error text.
+            return Err(Invalid::new(
+                "DestinationPeer",
+                "upstream cannot specify both destination peer and datacenter",
+            ));
+        }
+        if !self.destination_partition.is_default() {
+            return Err(Invalid::new(
+                "DestinationPartition",
+                "a peering belongs to the partition of the proxy: leave the partition out",
             ));
         }
         Ok(())

@@ -15,7 +15,7 @@
 //! - `queries` has the reads that many proxies share. `chain` and `transparent` are such reads,
 //!   too.
 //! - [`exports`] tells what is exported to peers.
-//! - `remote` reads services and gateways of other datacenters.
+//! - `remote` reads services and gateways of other datacenters, and `peers` services of other clusters.
 //! - `schedule` and `limiter` decide when a snapshot is published. They do no IO.
 //! - `driver` is the only asynchronous file. It recomputes the snapshot when its inputs have
 //!   changed.
@@ -35,6 +35,7 @@ mod limiter;
 mod manager;
 mod merge;
 pub mod opaque;
+mod peers;
 pub mod prepared_query;
 pub mod protocol;
 mod queries;

@@ -246,7 +246,7 @@ pub fn here(txn: &ReadTxn<'_>, partition: &str) -> Arc<Vec<CheckServiceNode>> {
 
 /// Gateways as the endpoints of a service behind them. All of them are healthy if one of its instances is, as in Consul:
 /// so callers fail over when there is none. Gateways with a critical check are left out.
-fn behind(is_healthy: bool, mut gateways: Vec<CheckServiceNode>) -> Instances {
+pub(crate) fn behind(is_healthy: bool, mut gateways: Vec<CheckServiceNode>) -> Instances {
     gateways.retain(|gateway| gateway.health() != CheckStatus::Critical);
     for gateway in &mut gateways {
         gateway.checks.clear();
@@ -261,7 +261,7 @@ fn behind(is_healthy: bool, mut gateways: Vec<CheckServiceNode>) -> Instances {
     gateways.into()
 }
 
-fn gets_traffic(instance: &CheckServiceNode, only_passing: bool) -> bool {
+pub(crate) fn gets_traffic(instance: &CheckServiceNode, only_passing: bool) -> bool {
     let weights = instance.service.weights;
     match instance.health() {
         CheckStatus::Passing => weights.passing > 0,

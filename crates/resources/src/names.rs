@@ -89,6 +89,11 @@ pub(crate) fn jwks_cluster(provider: &str) -> String {
     format!("jwks_cluster_{provider}")
 }
 
+/// The secret with the certificates that the services of a peer are verified against.
+pub(crate) fn peer_roots(peer: &str) -> String {
+    format!("{ROOTS} of peer {}", peer.to_ascii_lowercase())
+}
+
 /// The datacenter of an upstream.
 pub(crate) fn datacenter<'a>(proxy: &'a Proxy, upstream: &'a Upstream) -> &'a str {
     match upstream.datacenter.as_str() {
@@ -104,9 +109,11 @@ pub(crate) fn service(proxy: &Proxy, upstream: &Upstream) -> ServiceName {
 }
 
 /// The name of an upstream's service in extensions. Its partition and namespace precede it if they
-/// differ from those of the proxy.
+/// differ from those of the proxy. An extension names no service of a peer.
 pub(crate) fn extended(proxy: &Proxy, upstream: &Upstream) -> String {
-    seen_from(&proxy.id.tenancy, &service(proxy, upstream))
+    let mut service = service(proxy, upstream);
+    service.tenancy = service.tenancy.of_peer(&upstream.destination_peer);
+    seen_from(&proxy.id.tenancy, &service)
 }
 
 /// The same for a service that an extension of a proxy in this tenancy names.
@@ -117,6 +124,7 @@ pub(crate) fn seen_from(own: &Tenancy, service: &ServiceName) -> String {
         partition,
         namespace,
         name: service.name.as_ref().to_owned(),
+        peer: service.tenancy.peer.as_ref().to_owned(),
         ..UpstreamId::default()
     };
     id.to_string()
@@ -184,10 +192,10 @@ pub(crate) fn leaf_of(proxy: &Proxy, service: &ServiceName) -> String {
 }
 
 /// A service in statistics. As in Consul.
-pub(crate) fn service_filter(proxy: &Proxy, service: &ServiceName) -> String {
+pub(crate) fn service_filter(proxy: &Proxy, service: &ServiceName) -> FilterName {
     let ServiceName { tenancy, name } = service;
     let (namespace, partition) = (&tenancy.namespace, &tenancy.partition);
-    format!("{name}.{namespace}.{partition}.{}", proxy.datacenter)
+    FilterName::from(format!("{name}.{namespace}.{partition}.{}", proxy.datacenter).as_str())
 }
 
 /// The port of an API gateway that a resource of this type and name is for, as in `443` or `53/udp`;
@@ -206,18 +214,52 @@ pub fn gateway_port(type_url: &str, name: &str) -> Option<String> {
     Some(format!("{port}{transport}"))
 }
 
-/// The name of an upstream in statistics: `<service>.<namespace>.<partition>.<datacenter>`, or the
-/// id of the upstream for a prepared query. As in Consul.
-pub(crate) fn upstream_filter(proxy: &Proxy, upstream: &Upstream) -> String {
+/// The prefix of upstreams in statistics.
+const UPSTREAM_STATS: &str = "upstream.";
+
+/// The prefix of upstreams that name a peer. As in Consul.
+const PEERED_STATS: &str = "upstream_peered.";
+
+/// The name of an upstream in statistics, and in the routes of its listener.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct FilterName {
+    prefix: &'static str,
+    pub(crate) name: String,
+}
+
+impl FilterName {
+    /// The prefix of its statistics.
+    pub(crate) fn stats(&self) -> String {
+        stat_prefix(self.prefix, &self.name)
+    }
+}
+
+impl From<&str> for FilterName {
+    fn from(name: &str) -> Self {
+        Self {
+            prefix: UPSTREAM_STATS,
+            name: name.to_owned(),
+        }
+    }
+}
+
+/// The name of an upstream: `<service>.<namespace>.<partition>.<datacenter>`, the id of the upstream for a prepared
+/// query, or `<service>.<namespace>.<peer>`. As in Consul.
+pub(crate) fn upstream_filter(proxy: &Proxy, upstream: &Upstream) -> FilterName {
     if upstream.destination_type == UpstreamType::PreparedQuery {
-        return upstream.id().to_string();
+        return FilterName::from(upstream.id().to_string().as_str());
     }
     let datacenter = datacenter(proxy, upstream);
     let ServiceName { tenancy, name } = service(proxy, upstream);
-    format!(
-        "{name}.{}.{}.{datacenter}",
-        tenancy.namespace, tenancy.partition
-    )
+    if !upstream.destination_peer.is_empty() {
+        let peer = upstream.destination_peer.to_ascii_lowercase();
+        return FilterName {
+            prefix: PEERED_STATS,
+            name: format!("{name}.{}.{peer}", tenancy.namespace),
+        };
+    }
+    let (namespace, partition) = (&tenancy.namespace, &tenancy.partition);
+    FilterName::from(format!("{name}.{namespace}.{partition}.{datacenter}").as_str())
 }
 
 /// A name in statistics, without Envoy's separator.

@@ -6,14 +6,14 @@ use envoy_types::pb::envoy::config::core::v3::{DataSource, data_source};
 use envoy_types::pb::envoy::extensions::transport_sockets::tls::v3::{
     CertificateValidationContext, Secret, TlsCertificate, secret,
 };
-use legate_model::CaRoots;
+use legate_model::{CaRoots, PeerTrustBundle};
 use legate_proxycfg::Leaf;
 use legate_proxycfg::gateways::api::{CertificateSource, GatewayCertificate};
 
 use crate::encode::{self, EncodedResource};
 use crate::error::GenerateError;
 use crate::memo::Memo;
-use crate::names::ROOTS;
+use crate::names::{self, ROOTS};
 
 #[derive(Hash)]
 struct LeafInput<'a> {
@@ -92,13 +92,35 @@ pub(crate) fn roots(memo: &Memo, roots: &CaRoots) -> Result<Arc<EncodedResource>
     if input.certificates.iter().all(|pem| pem.trim().is_empty()) {
         return Err(GenerateError::NoRoots);
     }
-    memo.get(&input, |_| {
-        let context = CertificateValidationContext {
-            trusted_ca: Some(inline(&roots.bundle_pem())),
-            ..CertificateValidationContext::default()
-        };
-        Ok(encode(ROOTS, secret::Type::ValidationContext(context)))
+    memo.get(&input, |_| Ok(trusted(ROOTS, &roots.bundle_pem())))
+}
+
+/// The roots that the certificates of a peer's services are verified against.
+pub(crate) fn peer_roots(
+    memo: &Memo,
+    peer: &str,
+    bundle: &PeerTrustBundle,
+) -> Result<Arc<EncodedResource>, GenerateError> {
+    let name = names::peer_roots(peer);
+    let mut all = String::new();
+    for pem in bundle.root_pems.iter().map(|pem| pem.trim()) {
+        all.push_str(pem);
+        all.push('\n');
+    }
+    if all.trim().is_empty() {
+        return Err(GenerateError::NoRoots);
+    }
+    memo.get(&("roots of a peer", &name, &all), |_| {
+        Ok(trusted(&name, &all))
     })
+}
+
+fn trusted(name: &str, pem: &str) -> EncodedResource {
+    let context = CertificateValidationContext {
+        trusted_ca: Some(inline(pem)),
+        ..CertificateValidationContext::default()
+    };
+    encode(name, secret::Type::ValidationContext(context))
 }
 
 fn encode(name: &str, content: secret::Type) -> EncodedResource {

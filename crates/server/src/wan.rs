@@ -213,6 +213,8 @@ pub(crate) async fn select(
         failover: QueryFailover::default(),
         partition: scope.partition.clone(),
         namespace: scope.namespace.clone(),
+        // It peers with this datacenter, and not with that one.
+        peer: String::new(),
         ..sought.wanted.clone()
     };
     let question = serde_json::to_vec(&RemoteQuery {

@@ -30,11 +30,24 @@ impl ReadTxn<'_> {
 }
 
 impl WriteTxn {
-    /// Upserts imported instances. What has not changed is not written.
+    /// Replaces the imported instances of a service. Without instances it is removed. What has not changed is not written.
     ///
     /// # Errors
     /// [`Rejected`] names the problem. The transaction must be aborted then.
-    pub fn put_imported(&mut self, instances: &[CheckServiceNode]) -> Result<(), Rejected> {
+    pub fn put_imported(
+        &mut self,
+        service: &str,
+        instances: &[CheckServiceNode],
+    ) -> Result<(), Rejected> {
+        self.trim_imported(service, instances, usize::MAX);
+        self.add_imported(instances)
+    }
+
+    /// Upserts imported instances.
+    ///
+    /// # Errors
+    /// As [`Self::put_imported`].
+    pub fn add_imported(&mut self, instances: &[CheckServiceNode]) -> Result<(), Rejected> {
         debug_assert!(!self.tenancy.peer.is_empty(), "imports have a peer");
         for CheckServiceNode {
             node,

@@ -229,25 +229,20 @@ impl Authorizer {
         }
     }
 
-    /// For named resources of a namespace.
-    fn named(&self, resource: Resource, name: &str, wanted: Access) -> bool {
-        if let (Some(may_read), Resource::Service) = (self.imported(Resource::Service), resource) {
-            return wanted == Access::Read && may_read;
-        }
-        self.decide(|rules| rules.first(&self.tenancy, |rules| rules.named(resource, name, wanted)))
+    /// Whether what is imported from a peer may be read: by those who may write a service, as that may call it, or who
+    /// may read all of its kind. As in Consul, rules for its name do not count, because the names are the peer's.
+    fn imported(&self, reads_all: impl FnOnce(&Self) -> bool) -> bool {
+        let here = self.within(&self.tenancy.of_peer(""));
+        here.service_write_any() || reads_all(&here)
     }
 
-    /// Whether what is imported from a peer may be read, if the tenancy is that of one: by whoever may register a service,
-    /// or read all. As in Consul, names of another cluster do not count. Nobody may write it.
-    fn imported(&self, resource: Resource) -> Option<bool> {
-        if self.tenancy.peer.is_empty() {
-            return None;
+    /// For named resources of a namespace.
+    fn named(&self, resource: Resource, name: &str, wanted: Access) -> bool {
+        if !self.tenancy.peer.is_empty() && resource == Resource::Service {
+            return wanted == Access::Read
+                && self.imported(|here| here.trie(resource, |trie| trie.all(wanted)));
         }
-        let reads_all = || match resource {
-            Resource::Node => self.node_read_all(),
-            _ => self.trie(resource, |trie| trie.all(Access::Read)),
-        };
-        Some(self.service_write_any() || reads_all())
+        self.decide(|rules| rules.first(&self.tenancy, |rules| rules.named(resource, name, wanted)))
     }
 
     fn trie(&self, resource: Resource, ask: impl Fn(&Trie) -> Option<bool>) -> bool {
@@ -283,8 +278,8 @@ impl Authorizer {
     /// Nodes belong to a partition. They are visible to tokens that may read them in the partition or
     /// in the current namespace.
     fn node(&self, node: &str, wanted: Access) -> bool {
-        if let Some(may_read) = self.imported(Resource::Node) {
-            return wanted == Access::Read && may_read;
+        if !self.tenancy.peer.is_empty() {
+            return wanted == Access::Read && self.imported(Self::node_read_all);
         }
         self.nodes(wanted, |trie| Some(trie.rule(node)?.permits(wanted)))
     }

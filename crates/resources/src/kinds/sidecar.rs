@@ -2,7 +2,7 @@
 //! exposed paths), and its explicit upstreams, composed in `upstream`. `transparent` and `egress`
 //! compose the additional resources of transparent mode.
 //!
-//! The order of units in a set: the own side, other ports of the application, the key servers of
+//! The order of units in a set: the own side, the roots of peers, other ports of the application, the key servers of
 //! JWT providers, the listener for captured traffic if there is one, the explicit upstreams, the
 //! implicit ones, the services outside the mesh, the routes to those, and the Services of the
 //! cluster with their backends.
@@ -11,11 +11,12 @@ use std::cell::LazyCell;
 use std::sync::Arc;
 
 use legate_model::UpstreamType;
-use legate_proxycfg::{Proxy, Sidecar};
+use legate_proxycfg::{Proxy, Sidecar, UpstreamSnapshot};
 
 use super::change::{SameProxy, counterpart};
 use super::egress::Egress;
 use super::frontends::OfCluster;
+use super::peers;
 use super::transparent::{self, Transparent};
 use super::upstream::UpstreamChange;
 use crate::cluster;
@@ -96,6 +97,11 @@ pub(super) fn compose(
         (settings, warnings)
     }));
     own_side(composer, now, same, &settings);
+    peers::add_roots(
+        composer,
+        upstreams(own),
+        last.into_iter().flat_map(|last| upstreams(last.own)),
+    );
     applications(composer, proxy, same.proxy, &settings);
     key_servers(composer, own, same);
     let mut explicit = explicit_upstreams(composer, now, last, same.proxy, &settings);
@@ -148,6 +154,13 @@ pub(super) fn compose(
     if let Some(of_cluster) = of_cluster {
         of_cluster.add_to(composer);
     }
+}
+
+/// The explicit and the implicit upstreams.
+fn upstreams(own: &Sidecar) -> impl Iterator<Item = &UpstreamSnapshot> {
+    let implicit = own.implicit.iter().flat_map(|implicit| &implicit.0);
+    let implicit = implicit.map(|one| &one.upstream);
+    own.upstreams.iter().chain(implicit)
 }
 
 fn explicit_upstreams<'a>(

@@ -21,9 +21,9 @@ use crate::gateway::origination::{self, Files, Origination};
 use crate::gateway::settings::GatewaySettings;
 use crate::gateway::terminating::{self, ServiceChain, TerminatingListener};
 use crate::jwt;
+use crate::listener::Bind;
 use crate::listener::inbound::{self, Access, Dialing, Inbound};
 use crate::listener::normalization::Normalization;
-use crate::listener::{self, Bind};
 use crate::memo::Memo;
 use crate::names::{self, ROOTS};
 use crate::part::{Made, UnitBuilder, made};
@@ -486,8 +486,7 @@ fn chains<'a>(
             chains.push(ServiceChain {
                 server_name: target.name.clone(),
                 inbound: Inbound {
-                    stats: listener::upstream::stats(&names::service_filter(proxy, &service.name))
-                        .into(),
+                    stats: names::service_filter(proxy, &service.name).stats().into(),
                     protocol: service.protocol,
                     access,
                     cluster: Cow::Borrowed(&target.name),

@@ -692,7 +692,10 @@ impl<'a> Resolver<'a> {
             // Invalid DNS names cannot be SRV targets; HTTP still returns them.
             let target = match place {
                 InstanceAddress::Node(_) => node.clone(),
-                InstanceAddress::Own(ip) => address_name(ip, datacenter, domain),
+                InstanceAddress::Own(ip) => {
+                    let datacenter = tenancy.peer.is_empty().then_some(datacenter);
+                    address_name(ip, datacenter, domain)
+                }
                 InstanceAddress::Host(host) => host_name(host),
             };
             let Ok(target) = target else { continue };

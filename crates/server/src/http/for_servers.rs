@@ -250,12 +250,16 @@ async fn found_by(call: &Call, query: &str) -> Result<Response, ApiError> {
             let is_pending = txn.is_pending();
             (found, is_pending, call.reader.watch(&txn.into_reads()))
         };
-        let index = digest(&found.instances)?;
+        // Peers are those of one datacenter: others do not know how their services are reached.
+        let instances: &[CheckServiceNode] = match found.peer.as_str() {
+            "" => &found.instances,
+            _ => &[],
+        };
+        let index = digest(instances)?;
         let now = Instant::now();
         let is_other = index != waits.min_index;
         let is_news = is_other && (!is_pending || now >= known_by);
         if is_news || now >= deadline {
-            let instances: &[CheckServiceNode] = &found.instances;
             return call.answer(index, &instances, false);
         }
         let until = match is_other {

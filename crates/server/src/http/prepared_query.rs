@@ -154,7 +154,7 @@ struct Executed<'a> {
     #[serde(rename = "DNS")]
     dns: &'a QueryDns,
     datacenter: &'a str,
-    peer_name: &'static str,
+    peer_name: &'a str,
     failovers: usize,
     #[serde(flatten)]
     about: About,
@@ -231,7 +231,10 @@ async fn execute(
     } = executed.selected;
     nodes.truncate(limit);
     let datacenter = executed.datacenter.as_deref();
-    let datacenter = datacenter.unwrap_or(&call.config.datacenter);
+    let datacenter = datacenter.unwrap_or(match executed.peer.as_str() {
+        "" => &call.config.datacenter,
+        _ => "",
+    });
     if call.translates(datacenter) {
         nodes
             .iter_mut()
@@ -243,7 +246,7 @@ async fn execute(
         nodes,
         dns: &query.dns,
         datacenter,
-        peer_name: "",
+        peer_name: &executed.peer,
         failovers: executed.failovers,
         about: About::of(call, filtered)?,
     };

@@ -111,7 +111,7 @@ impl Importer {
                 for chunk in chunks(&instances) {
                     self.write(move |txn, peering| {
                         let of_peer = home(peering).of_peer(&peering.name);
-                        txn.in_tenancy(&of_peer, |txn| txn.put_imported(&chunk))
+                        txn.in_tenancy(&of_peer, |txn| txn.add_imported(&chunk))
                     })
                     .await?;
                 }
@@ -229,8 +229,7 @@ fn apply(txn: &mut WriteTxn, peering: &Peering, import: &Import) -> Result<(), R
     let of_peer = home.of_peer(&peering.name);
     match import {
         Import::Service(service) => txn.in_tenancy(&of_peer, |txn| {
-            txn.trim_imported(&service.name, &service.instances, usize::MAX);
-            txn.put_imported(&service.instances)
+            txn.put_imported(&service.name, &service.instances)
         })?,
         // In steps, see `Importer::store_in_steps`.
         Import::ServiceList(names) => {

@@ -3,8 +3,8 @@ use legate_server::{DnsDomains, DnsSettings, DnsSoa, RecursorStrategy, ServiceTt
 
 use super::*;
 use crate::agent::config::{
-    Addresses, Audit, Dns, HttpApi, Limits, Nothing, Ports, Protocol, RequestRates, Sink, Soa,
-    Telemetry, Tls, Tokens, Ui, UnixSockets, Xds,
+    Addresses, Audit, Dns, HttpApi, Limits, Nothing, Peering, Ports, Protocol, RequestRates, Sink,
+    Soa, Telemetry, Tls, Tokens, Ui, UnixSockets, Xds,
 };
 use crate::agent::flags::parse;
 use crate::agent::sources;

@@ -40,6 +40,11 @@ pub(crate) struct Documents {
     /// Bodies of `PUT /v1/internal/service-virtual-ip`.
     #[serde(default, rename = "VirtualIPs")]
     pub(crate) virtual_ips: Vec<Value>,
+    /// What peers export: `Name`, `TrustDomain`, `Roots`, and `Instances`, each of the service `Of` with an `Address` and a
+    /// `Port`, by default those of a gateway of that number. Optional are `Protocol`, `Status` and `SpiffeID`. Consul
+    /// accepts it from peers only.
+    #[serde(default)]
+    pub(crate) peers: Vec<Value>,
     /// The body of `PUT /v1/internal/legate/gateway/edge`. Consul has nothing like it.
     #[serde(default)]
     pub(crate) of_cluster: Option<Value>,
@@ -123,6 +128,7 @@ impl Documents {
             intentions: Vec::new(),
             prepared_queries: Vec::new(),
             virtual_ips: Vec::new(),
+            peers: Vec::new(),
             of_cluster: None,
         }
     }
