@@ -12,7 +12,7 @@ use legate_discovery_chain::Target;
 use legate_model::{
     CheckServiceNode, HealthCheck, QueryFailover, ServiceInstance, ServiceName, Tenancy, sni,
 };
-use legate_store::ReadTxn;
+use legate_store::{Range, ReadTxn, Remote};
 use tracing::warn;
 
 use crate::chain::{Callers, Instances, ResolvedChain};
@@ -34,15 +34,15 @@ pub(crate) fn resolved(txn: &ReadTxn<'_>, query: &str, callers: Callers<'_>) -> 
     } = callers;
     let argument = format!("{}/{datacenter}/{trust_domain}/{overrides:?}", exact(query));
     txn.shared("resolved prepared query", &argument, |txn| {
-        // Registrations with queries of other datacenters are refused.
-        let found = match datacenter.eq_ignore_ascii_case(local) {
-            true => found_by(txn, query),
-            false => Arc::default(),
+        let is_own = datacenter.eq_ignore_ascii_case(local);
+        let found = match is_own {
+            true => reached(txn, query),
+            false => found_elsewhere(txn, query, datacenter, local),
         };
         let instances = Arc::clone(&found.instances);
-        let owner = found.datacenter.as_deref().unwrap_or(datacenter);
+        let owner = found.datacenter.as_deref().unwrap_or(local);
         let peer = &*found.peer;
-        let service = service(txn, query, &instances);
+        let service = service(txn, query, is_own, &instances);
         // Separate from the instances, which change far more often. The argument has all inputs of
         // the chain, besides what it reads.
         let argument = format!("{argument}/{}/{owner}/{peer}", exact(&service.to_string()));
@@ -98,18 +98,70 @@ pub(crate) fn exact(name: &str) -> String {
 
 /// The instances that a query finds, all of them in one datacenter or imported from one peer.
 #[derive(Debug, Default, PartialEq)]
-struct QueryResult {
-    instances: Arc<Instances>,
-    /// `None`: this one.
-    datacenter: Option<String>,
+pub struct QueryResult {
+    /// The instances. The checks are those that the query does not ignore.
+    pub instances: Arc<Instances>,
+    /// The datacenter. `None`: this one.
+    pub datacenter: Option<String>,
     /// The peer in lower case; empty means none.
-    peer: String,
+    pub peer: String,
 }
 
-/// The instances that a query finds, if they are exported to the callers' partition. Checks that
-/// the query ignores are removed, so that callers ignore them, too.
-fn found_by(txn: &ReadTxn<'_>, query: &str) -> Arc<QueryResult> {
+/// What a query finds, at the addresses by which callers here reach it.
+fn reached(txn: &ReadTxn<'_>, query: &str) -> Arc<QueryResult> {
+    let as_found = found(txn, query);
+    if as_found.datacenter.is_none() {
+        return as_found;
+    }
     txn.shared("instances of a prepared query", &exact(query), |txn| {
+        let found = found(txn, query);
+        QueryResult {
+            instances: Arc::new(remote::at_wan_addresses(&found.instances).into()),
+            datacenter: found.datacenter.clone(),
+            peer: String::new(),
+        }
+    })
+}
+
+/// What a query of another datacenter finds there for callers of this partition, as its servers say. That may be in a third
+/// datacenter, or in this one.
+fn found_elsewhere(txn: &ReadTxn<'_>, query: &str, owner: &str, local: &str) -> Arc<QueryResult> {
+    let argument = format!("{}/{owner}", exact(query));
+    txn.shared(
+        "instances of a prepared query elsewhere",
+        &argument,
+        |txn| {
+            let range = Range::query(owner, &txn.tenancy().partition, query);
+            let all = match txn.remote(&range) {
+                Remote::Known(all) => all,
+                // The driver reports why.
+                Remote::Pending | Remote::Failed(_) => Arc::default(),
+            };
+            // Whoever answers for a peer of that datacenter cannot be verified here.
+            if all.iter().any(|one| !one.service.peer_name.is_empty()) {
+                return QueryResult::default();
+            }
+            let first = all.first().map(|one| one.node.datacenter.as_str());
+            let datacenter = first.filter(|name| !name.is_empty()).unwrap_or(owner);
+            if datacenter.eq_ignore_ascii_case(local) {
+                return QueryResult {
+                    instances: Arc::new(all.to_vec().into()),
+                    ..QueryResult::default()
+                };
+            }
+            QueryResult {
+                instances: Arc::new(remote::at_wan_addresses(&all).into()),
+                datacenter: Some(datacenter.to_ascii_lowercase()),
+                peer: String::new(),
+            }
+        },
+    )
+}
+
+/// The instances that a query of this datacenter finds, if they are exported to the callers' partition. Their addresses are
+/// those that they have where they are. Checks that the query ignores are removed, so that callers ignore them, too.
+pub fn found(txn: &ReadTxn<'_>, query: &str) -> Arc<QueryResult> {
+    txn.shared("what a prepared query finds", &exact(query), |txn| {
         let query = match txn.find_prepared_query(query) {
             Ok(Some(query)) => query,
             Ok(None) => return QueryResult::default(),
@@ -184,12 +236,14 @@ fn of_peer(txn: &ReadTxn<'_>, service: &ServiceName, peer: &str) -> Vec<CheckSer
 }
 
 /// The service of a query, by the name in the certificates of its instances.
-fn service(txn: &ReadTxn<'_>, query: &str, instances: &Instances) -> ServiceName {
+/// That of a query of another datacenter is known once it finds one.
+fn service(txn: &ReadTxn<'_>, query: &str, is_own: bool, instances: &Instances) -> ServiceName {
     // Gateways have names of their own.
     let mut own = instances.iter().map(|one| &*one.service);
     let first = own.find(|service| service.destination().is_some());
     let proven = first.and_then(|service| service.destination());
-    let found = txn.find_prepared_query(query).ok().flatten();
+    let own_query = || txn.find_prepared_query(query).ok().flatten();
+    let found = is_own.then(own_query).flatten();
     let of_query = || {
         found
             .as_deref()

@@ -168,6 +168,9 @@ pub struct ServerConfig {
     pub dns: Option<SocketAddr>,
     /// Servers of other datacenters. Default: there are none.
     pub wan: Option<WanSettings>,
+    /// Whether clients of this server get the addresses `wan` of nodes and instances of other datacenters, over HTTP and
+    /// DNS. Consul's `translate_wan_addrs`. Default: no.
+    pub translate_wan_addrs: bool,
     /// The domains served by DNS. Default `consul`.
     pub dns_domains: DnsDomains,
     /// DNS settings.
@@ -235,6 +238,7 @@ impl Default for ServerConfig {
             grpc_tls: loopback(8503),
             dns: loopback(8600),
             wan: None,
+            translate_wan_addrs: false,
             dns_domains: DnsDomains::default(),
             dns_settings: DnsSettings::default(),
             more_listeners: MoreListeners::default(),
@@ -268,6 +272,11 @@ impl ServerConfig {
     pub(crate) fn primary(&self) -> Option<&str> {
         let primary = self.primary_datacenter.as_deref()?;
         (!primary.eq_ignore_ascii_case(&self.datacenter)).then_some(primary)
+    }
+
+    /// The datacenter whose clients get translated addresses of others: this one, or none.
+    pub(crate) fn translates_for(&self) -> Option<String> {
+        self.translate_wan_addrs.then(|| self.datacenter.clone())
     }
 
     /// The settings of the CA.

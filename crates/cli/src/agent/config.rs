@@ -96,6 +96,7 @@ settings! {
         tagged_addresses: BTreeMap<String, String>,
         telemetry: Telemetry,
         tls: Tls,
+        translate_wan_addrs: bool,
         ui_config: Ui,
         unix_sockets: UnixSockets,
         xds: Xds,

@@ -26,7 +26,6 @@ const INTERNAL: &str = "it is an internal setting";
 #[rustfmt::skip]
 const TAKEN: &[(&str, &str)] = &[
     (CACHED, "acl.down_policy acl.policy_ttl acl.role_ttl acl.token_ttl"),
-    ("addresses of other datacenters are never translated", "translate_wan_addrs=false"),
     (VERIFIED, "\
         tls.internal_rpc.use_auto_cert=* tls.internal_rpc.verify_incoming=true \
         tls.internal_rpc.verify_outgoing=true tls.internal_rpc.verify_server_hostname=true"),

@@ -86,6 +86,7 @@ pub(super) fn resolve(sources: Sources, dev: bool) -> anyhow::Result<Resolved> {
         grpc_tls: ports.grpc_tls,
         dns: ports.dns,
         wan,
+        translate_wan_addrs: settings.translate_wan_addrs == Some(true),
         more_listeners: ports.more,
         dns_domains: dns::domains(&settings)?,
         dns_settings: dns::settings(&settings)?,

@@ -235,6 +235,11 @@ async fn execute(
         "" => &call.config.datacenter,
         _ => "",
     });
+    if executed.peer.is_empty() && call.translates(datacenter) {
+        nodes
+            .iter_mut()
+            .for_each(|instance| *instance = instance.for_elsewhere());
+    }
     let executed = Executed {
         service: &wanted.service,
         namespace: &executed.namespace,

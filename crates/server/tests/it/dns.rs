@@ -38,7 +38,7 @@ pub(crate) fn question(name: &str, payload: Option<u16>) -> Vec<u8> {
     message.to_vec().unwrap()
 }
 
-fn question_of(kind: RecordType, name: &str) -> Vec<u8> {
+pub(crate) fn question_of(kind: RecordType, name: &str) -> Vec<u8> {
     let mut message = Message::from_vec(&question(name, None)).unwrap();
     message.queries[0].query_type = kind;
     message.to_vec().unwrap()
