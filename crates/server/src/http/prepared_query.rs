@@ -235,7 +235,7 @@ async fn execute(
         "" => &call.config.datacenter,
         _ => "",
     });
-    if call.translates(datacenter) {
+    if executed.peer.is_empty() && call.translates(datacenter) {
         nodes
             .iter_mut()
             .for_each(|instance| *instance = instance.for_elsewhere());
