@@ -206,28 +206,20 @@ fn resolve(txn: &ReadTxn<'_>, service: &ServiceName, callers: Callers<'_>) -> Ar
         true => argument.clone(),
         false => format!("{argument}/from {partition}"),
     };
-    let compiled = |entries: &dyn Entries| {
-        let request = Request {
-            service,
-            datacenter,
-            trust_domain,
-            overrides,
-        };
-        // Meta and extensions configure nothing in callers: they are for operators and for the
-        // service's own proxies.
-        let used = |chain: Chain| Chain {
-            service_meta: BTreeMap::new(),
-            envoy_extensions: Vec::new(),
-            ..chain
-        };
-        compile(&request, entries).map(used).map(Arc::new)
+    let request = Request {
+        service,
+        datacenter,
+        trust_domain,
+        overrides,
     };
     txn.shared("resolved chain", &of_callers, |txn| {
         // Separate from the instances, which change far more often.
         let chain = match txn.is_exported(service, partition) {
-            true => txn.shared("chain", &argument, |txn| compiled(&StoredEntries(txn))),
+            true => txn.shared("chain", &argument, |txn| {
+                used(&request, &StoredEntries(txn))
+            }),
             false => txn.shared("chain without routes", &argument, |txn| {
-                compiled(&NotExported(StoredEntries(txn)))
+                used(&request, &NotExported(StoredEntries(txn)))
             }),
         };
         let chain = match &*chain {
@@ -238,6 +230,39 @@ fn resolve(txn: &ReadTxn<'_>, service: &ServiceName, callers: Callers<'_>) -> Ar
         let instances = instances.map(|target| of_target(txn, target, partition, local));
         ResolvedChain::new(Arc::clone(&chain), instances.collect::<Vec<_>>())
     })
+}
+
+/// The chain of a service for callers of its own partition without overrides.
+pub(crate) fn compiled(
+    txn: &ReadTxn<'_>,
+    service: &ServiceName,
+    datacenter: &str,
+    trust_domain: &TrustDomain,
+) -> Arc<Result<Arc<Chain>, ChainError>> {
+    let request = Request {
+        service,
+        datacenter,
+        trust_domain,
+        overrides: Overrides::default(),
+    };
+    // The same query as for callers.
+    let argument = format!("{}/{datacenter}/{trust_domain}", service.name);
+    txn.in_tenancy(&service.tenancy, |txn| {
+        txn.shared("chain", &argument, |txn| {
+            used(&request, &StoredEntries(txn))
+        })
+    })
+}
+
+/// Compiles a chain without what configures nothing in callers: meta and extensions are for operators and for the
+/// service's own proxies.
+fn used(request: &Request<'_>, entries: &dyn Entries) -> Result<Arc<Chain>, ChainError> {
+    let used = |chain: Chain| Chain {
+        service_meta: BTreeMap::new(),
+        envoy_extensions: Vec::new(),
+        ..chain
+    };
+    compile(request, entries).map(used).map(Arc::new)
 }
 
 /// Other partitions see only what a partition exports to them, in every datacenter.

@@ -14,6 +14,7 @@
 //! - [`gateways`] tells which services belong to which gateway.
 //! - `queries` has the reads that many proxies share. `chain` and `transparent` are such reads,
 //!   too.
+//! - [`exports`] tells what is exported to peers.
 //! - `remote` reads services and gateways of other datacenters.
 //! - `schedule` and `limiter` decide when a snapshot is published. They do no IO.
 //! - `driver` is the only asynchronous file. It recomputes the snapshot when its inputs have
@@ -24,6 +25,7 @@ mod config;
 mod driver;
 mod egress;
 mod error;
+pub mod exports;
 mod external;
 mod frontends;
 pub mod gateways;

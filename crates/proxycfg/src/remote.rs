@@ -17,7 +17,7 @@ use crate::chain::Instances;
 use crate::prepared_query::exact;
 
 /// The name and the id of the service that servers register themselves as.
-const SERVERS: &str = "consul";
+pub(crate) const SERVERS: &str = "consul";
 
 /// The endpoints of a target in another datacenter for callers of a partition: its instances or, if the target is to be
 /// reached by mesh gateways, those of its datacenter or of this one.
@@ -226,7 +226,7 @@ pub(crate) fn servers(txn: &ReadTxn<'_>, domain: &Arc<str>) -> Arc<Option<Server
 }
 
 /// The mesh gateways of a partition in this datacenter.
-fn here(txn: &ReadTxn<'_>, partition: &str) -> Arc<Vec<CheckServiceNode>> {
+pub fn here(txn: &ReadTxn<'_>, partition: &str) -> Arc<Vec<CheckServiceNode>> {
     let tenancy = Tenancy {
         partition: partition.into(),
         ..Tenancy::default()

@@ -19,6 +19,6 @@ pub(crate) use ingress::exposed;
 pub use ingress::{Exposed, ExposedPort, ExposedService};
 pub use mesh::{MeshService, MeshServices};
 pub(crate) use mesh::{mesh_names, mesh_service};
-pub(crate) use of_service::terminating;
+pub(crate) use of_service::{is_linked, terminating};
 pub use of_service::{connect_to, ingress_to};
 pub use services::{GatewayService, Link, Origin, in_namespace, services};

@@ -13,7 +13,7 @@ mod proxy;
 mod sidecar;
 mod terminating_gateway;
 #[cfg(test)]
-mod test_store;
+pub(crate) mod test_store;
 
 use std::sync::Arc;
 
