@@ -70,8 +70,6 @@ const TABLE: &[(&str, &str, Reported)] = &[
     ("GeneratePeeringToken", "PeerName", ALL),
     ("EstablishPeering", "PeerName", ALL),
     // Config entries.
-    ("ServiceConsumer", "Peer PeerName", ALL),
-    ("MeshPeering", "PeerThroughMeshGateways", ALL),
     ("ProxyDefaults", "Config", PROXY_CONFIG),
     ("ServiceDefaults", "ExternalSNI", ALL),
     (

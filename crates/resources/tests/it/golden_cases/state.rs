@@ -10,8 +10,8 @@ use legate_intentions::Action;
 use legate_model::json::{self, UnknownFields};
 use legate_model::virtual_ip::AssignVirtualIps;
 use legate_model::{
-    ConfigEntry, ConfigKind, Intention, PreparedQuery, RegisterRequest, ServiceName, Tenancy,
-    TrustDomain,
+    CheckServiceNode, ConfigEntry, ConfigKind, Intention, PeerTrustBundle, Peering, PreparedQuery,
+    RegisterRequest, ServiceName, Tenancy, TrustDomain,
 };
 use legate_proxycfg::{Leaf, LeafId, ManagerConfig, ProxyId, Snapshot, StoredEntries, snapshot_of};
 use legate_resources::check_extension;
@@ -20,7 +20,7 @@ use legate_store::{CaState, GatewayContent, Registration, State, Store, Unavaila
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use super::documents::Documents;
+use super::documents::{Documents, Peer};
 use crate::support::{leaf_of, roots};
 
 const DATACENTER: &str = "dc1";
@@ -141,6 +141,9 @@ impl Documents {
             txn.in_tenancy(&tenancy, |txn| txn.put_intention(intention))
                 .map_err(|error| wrong(&error))?;
         }
+        for peer in &self.peers {
+            put_peer(txn, peer)?;
+        }
         if let Some(document) = &self.of_cluster {
             put_gateway(txn, document)?;
         }
@@ -162,6 +165,35 @@ impl Documents {
         }
         Ok(())
     }
+}
+
+/// Writes a peering, the roots of the peer, and what is imported from it.
+fn put_peer(txn: &mut WriteTxn, peer: &Peer) -> Result<(), Refused> {
+    fn part<T: DeserializeOwned>(document: &Value) -> Result<T, Refused> {
+        serde_json::from_value(document.clone()).map_err(|error| refused("peer")(&error))
+    }
+    let peering: Peering = part(&peer.peering)?;
+    let imported = Tenancy::default().of_peer(&peering.name);
+    if let Some(document) = &peer.trust_bundle {
+        txn.put_trust_bundle(PeerTrustBundle {
+            peer_name: peering.name.clone(),
+            ..part(document)?
+        });
+    }
+    txn.put_peering(peering);
+    for (service, registrations) in &peer.imports {
+        let of = |document: &Value| {
+            Ok::<_, Refused>(CheckServiceNode {
+                node: Arc::new(part(&document["Node"])?),
+                service: Arc::new(part(&document["Service"])?),
+                checks: Vec::new(),
+            })
+        };
+        let instances: Vec<_> = registrations.iter().map(of).collect::<Result<_, _>>()?;
+        txn.in_tenancy(&imported, |txn| txn.put_imported(service, &instances))
+            .map_err(|error| refused("import")(&error))?;
+    }
+    Ok(())
 }
 
 /// Writes what a gateway `edge` of a cluster serves.
