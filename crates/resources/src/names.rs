@@ -1,7 +1,7 @@
 //! Names of resources and filters that are referred to from several places.
 
 use legate_model::{Destination, ServiceName, Tenancy, Upstream, UpstreamId, UpstreamType, sni};
-use legate_proxycfg::Proxy;
+use legate_proxycfg::{Peers, Proxy};
 
 use crate::resource_type::Type;
 
@@ -10,6 +10,9 @@ pub const LEAF: &str = "leaf";
 
 /// The secret with the certificates that peers are verified against.
 pub const ROOTS: &str = "roots";
+
+/// The secret with the certificates that callers of the mesh and of peers are verified against.
+pub(crate) const ROOTS_AND_PEERS: &str = "roots and peers";
 
 /// The cluster of the proxy's application.
 pub(crate) const LOCAL_APP: &str = "local_app";
@@ -189,6 +192,16 @@ pub(crate) fn subset(proxy: &Proxy, service: &ServiceName, subset: &str) -> Stri
 /// The secret with the certificate of a service that a terminating gateway represents.
 pub(crate) fn leaf_of(proxy: &Proxy, service: &ServiceName) -> String {
     format!("{LEAF} of {}", subset(proxy, service, ""))
+}
+
+/// The secret with the certificates that callers of these peers are verified against. `with_own`: and those of the mesh.
+pub(crate) fn roots_of(peers: &Peers, with_own: bool) -> String {
+    let peers: Vec<&str> = peers.keys().map(AsRef::as_ref).collect();
+    let beginning = match with_own {
+        true => ROOTS_AND_PEERS,
+        false => "peers",
+    };
+    format!("{beginning} {}", peers.join(","))
 }
 
 /// A service in statistics. As in Consul.

@@ -133,14 +133,18 @@ fn cipher(name: &str) -> Option<&'static str> {
 }
 
 /// The socket for callers of a service, whose certificate is the secret `leaf`: they must present a
-/// certificate of the mesh.
-pub(crate) fn downstream(settings: &TlsSettings, leaf: &str, alpn: &[&str]) -> TransportSocket {
+/// certificate that the secret `roots` accepts.
+pub(crate) fn downstream(
+    settings: &TlsSettings,
+    (leaf, roots): (&str, &str),
+    alpn: &[&str],
+) -> TransportSocket {
     use common_tls_context::ValidationContextType;
     let context = DownstreamTlsContext {
         common_tls_context: Some(CommonTlsContext {
             alpn_protocols: alpn.iter().map(|name| (*name).to_owned()).collect(),
             validation_context_type: Some(ValidationContextType::ValidationContextSdsSecretConfig(
-                sds(ROOTS),
+                sds(roots),
             )),
             ..common(settings, leaf)
         }),

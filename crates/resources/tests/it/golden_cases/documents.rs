@@ -1,6 +1,8 @@
 //! Documents of a case, as users write them. `state` builds a server's state from them, and
 //! `tests/interop` writes them to a real Consul.
 
+use std::collections::BTreeMap;
+
 use serde_json::{Value, json};
 
 /// The contents of `documents.json`.
@@ -45,9 +47,24 @@ pub(crate) struct Documents {
     /// accepts it from peers only.
     #[serde(default)]
     pub(crate) peers: Vec<Value>,
+    /// Peerings, each with its trust bundle, and the proxies that are imported by service. Their cluster writes these.
+    #[serde(default)]
+    pub(crate) peerings: Vec<Peer>,
     /// The body of `PUT /v1/internal/legate/gateway/edge`. Consul has nothing like it.
     #[serde(default)]
     pub(crate) of_cluster: Option<Value>,
+}
+
+/// A peered cluster.
+#[derive(Clone, Debug, serde::Deserialize)]
+#[serde(rename_all = "PascalCase", deny_unknown_fields)]
+pub(crate) struct Peer {
+    pub(crate) peering: Value,
+    #[serde(default)]
+    pub(crate) trust_bundle: Option<Value>,
+    /// Registrations by the name of the service.
+    #[serde(default)]
+    pub(crate) imports: BTreeMap<String, Vec<Value>>,
 }
 
 fn deny() -> String {

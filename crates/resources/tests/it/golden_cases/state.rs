@@ -10,7 +10,7 @@ use legate_intentions::Action;
 use legate_model::json::{self, UnknownFields};
 use legate_model::virtual_ip::AssignVirtualIps;
 use legate_model::{
-    CheckServiceNode, ConfigEntry, ConfigKind, Intention, PeerTrustBundle, PreparedQuery,
+    CheckServiceNode, ConfigEntry, ConfigKind, Intention, PeerTrustBundle, Peering, PreparedQuery,
     RegisterRequest, ServiceName, Tenancy, TrustDomain,
 };
 use legate_proxycfg::{Leaf, LeafId, ManagerConfig, ProxyId, Snapshot, StoredEntries, snapshot_of};
@@ -20,7 +20,7 @@ use legate_store::{CaState, GatewayContent, Registration, State, Store, Unavaila
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-use super::documents::Documents;
+use super::documents::{Documents, Peer};
 use crate::support::{leaf_of, roots};
 
 const DATACENTER: &str = "dc1";
@@ -144,6 +144,9 @@ impl Documents {
         for document in &self.peers {
             put_peer(txn, document)?;
         }
+        for peering in &self.peerings {
+            put_peering(txn, peering)?;
+        }
         if let Some(document) = &self.of_cluster {
             put_gateway(txn, document)?;
         }
@@ -229,6 +232,35 @@ fn imported(document: &Value, number: u16, domain: &str) -> Result<CheckServiceN
         }],
     });
     serde_json::from_value(instance).map_err(|error| refused("an import")(&error))
+}
+
+/// Writes a peering, the roots of the peer, and what is imported from it.
+fn put_peering(txn: &mut WriteTxn, peer: &Peer) -> Result<(), Refused> {
+    fn part<T: DeserializeOwned>(document: &Value) -> Result<T, Refused> {
+        serde_json::from_value(document.clone()).map_err(|error| refused("peer")(&error))
+    }
+    let peering: Peering = part(&peer.peering)?;
+    let imported = Tenancy::default().of_peer(&peering.name);
+    if let Some(document) = &peer.trust_bundle {
+        txn.put_trust_bundle(PeerTrustBundle {
+            peer_name: peering.name.clone(),
+            ..part(document)?
+        });
+    }
+    txn.put_peering(peering);
+    for (service, registrations) in &peer.imports {
+        let of = |document: &Value| {
+            Ok::<_, Refused>(CheckServiceNode {
+                node: Arc::new(part(&document["Node"])?),
+                service: Arc::new(part(&document["Service"])?),
+                checks: Vec::new(),
+            })
+        };
+        let instances: Vec<_> = registrations.iter().map(of).collect::<Result<_, _>>()?;
+        txn.in_tenancy(&imported, |txn| txn.put_imported(service, &instances))
+            .map_err(|error| refused("import")(&error))?;
+    }
+    Ok(())
 }
 
 /// Writes what a gateway `edge` of a cluster serves.
