@@ -208,7 +208,7 @@ impl<'a> Peering<'a> {
         let (mut chains, mut called) = (Vec::new(), BTreeSet::new());
         for export in &self.now.exports.0 {
             let names = export.server_names.clone();
-            let stats = names::service_filter(self.proxy, &export.service);
+            let stats = names::service_filter(self.proxy, &export.service).name;
             let stats = Stats::of("mesh_gateway_local_peered.", stats);
             let plan = UpstreamPlan::new(self.proxy, &export.upstream);
             match export.has_requests() {

@@ -146,6 +146,7 @@ impl Documents {
             prepared_queries: Vec::new(),
             virtual_ips: Vec::new(),
             peers: Vec::new(),
+            peerings: Vec::new(),
             of_cluster: None,
         }
     }
