@@ -318,7 +318,7 @@ impl Core {
         let scopes = self.scopes.iter();
         let watched = scopes.flat_map(|scope| scope.secrets.iter().map(|(_, secret)| secret));
         let owned = watched.filter(|secret| {
-            secret.key.namespace == object.key.namespace && secret.owners.contains(&object.uid)
+            secret.key.namespace == object.key.namespace && secret.was_made_for(&object.uid)
         });
         owned.map(|secret| &*secret.key.name).collect()
     }

@@ -7,7 +7,6 @@ use futures_util::stream::{BoxStream, FuturesUnordered, SelectAll, select_all};
 use futures_util::{FutureExt, StreamExt};
 use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::{ObjectReference, Secret};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use k8s_openapi::jiff::Timestamp;
 use kube::api::{DeleteParams, ObjectMeta, Patch, PatchParams, PostParams, Preconditions};
 use kube::core::DynamicObject;
@@ -26,7 +25,7 @@ use super::core::{Call, Core, Ended, Item, Source, What};
 use super::decision::Step;
 use super::kinds::{Kind, SecretSpec};
 use super::object::{Key, Object};
-use super::secret::{DIGEST_ANNOTATION, SecretFact, digest};
+use super::secret::{DIGEST_ANNOTATION, OWNER_ANNOTATION, SecretFact, digest, owner};
 use super::servers::FROM_KUBERNETES;
 use super::status::{Outcome, Reason};
 use crate::config::FINALIZER;
@@ -420,7 +419,7 @@ impl Driver<'_> {
 
 /// A Secret with the token, which belongs to the object. Other labels and annotations stay.
 fn with_token(there: Secret, call: &Call, (spec, token): (&SecretSpec, &Token)) -> Secret {
-    let (kind, key) = &call.id;
+    let (_, key) = &call.id;
     let bytes = token.expose().as_bytes();
     let mut metadata = ObjectMeta {
         name: Some(spec.name.clone()),
@@ -431,14 +430,8 @@ fn with_token(there: Secret, call: &Call, (spec, token): (&SecretSpec, &Token)) 
     labels.insert(TOKEN_LABEL.to_owned(), "true".to_owned());
     let annotations = metadata.annotations.get_or_insert_default();
     annotations.insert(DIGEST_ANNOTATION.to_owned(), digest(bytes));
-    metadata.owner_references = Some(vec![OwnerReference {
-        api_version: format!("{GROUP}/{VERSION}"),
-        kind: kind.as_str().to_owned(),
-        name: key.name.clone(),
-        uid: call.uid.clone(),
-        controller: Some(true),
-        block_owner_deletion: None,
-    }]);
+    let owner = owner(&call.uid, &spec.name);
+    annotations.insert(OWNER_ANNOTATION.to_owned(), owner);
     let data = BTreeMap::from([(spec.key.clone(), ByteString(bytes.to_owned()))]);
     Secret {
         metadata,

@@ -13,14 +13,23 @@ use super::object::Key;
 /// Annotation of the Secrets that are made here: the SHA-256 of the token. So a changed token is noticed.
 pub(super) const DIGEST_ANNOTATION: &str = "consul.hashicorp.com/peering-token-digest";
 
+/// Annotation of the Secrets that are made here: the acceptor that each belongs to, and the Secret's name, so that a copy
+/// belongs to nobody. An owner reference would let Kubernetes delete the copies in other clusters, which have no such object.
+pub(super) const OWNER_ANNOTATION: &str = "consul.hashicorp.com/peering-acceptor";
+
+/// The value of [`OWNER_ANNOTATION`] for the acceptor with this uid.
+pub(super) fn owner(uid: &str, secret: &str) -> String {
+    format!("{uid}/{secret}")
+}
+
 /// A Secret.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct SecretFact {
     pub(super) key: Key,
     pub(super) uid: String,
     pub(super) resource_version: String,
-    /// The uids of the objects that it belongs to.
-    pub(super) owners: Vec<String>,
+    /// [`OWNER_ANNOTATION`].
+    pub(super) owner: Option<String>,
     pub(super) labelled: bool,
     /// [`DIGEST_ANNOTATION`].
     pub(super) digest: Option<String>,
@@ -54,13 +63,12 @@ pub(super) fn digest(token: &[u8]) -> String {
 
 impl SecretFact {
     pub(super) fn of(secret: &Secret) -> SecretFact {
-        let owners = secret.owner_references().iter();
         let data = secret.data.iter().flatten();
         SecretFact {
             key: Key::new(&secret.namespace().unwrap_or_default(), &secret.name_any()),
             uid: secret.uid().unwrap_or_default(),
             resource_version: secret.resource_version().unwrap_or_default(),
-            owners: owners.map(|owner| owner.uid.clone()).collect(),
+            owner: secret.annotations().get(OWNER_ANNOTATION).cloned(),
             labelled: secret.labels().get(TOKEN_LABEL).map(String::as_str) == Some("true"),
             digest: secret.annotations().get(DIGEST_ANNOTATION).cloned(),
             tokens: data
@@ -78,10 +86,15 @@ impl SecretFact {
     /// Whether it belongs to the acceptor with this uid. consul-k8s names no owner: then the acceptor's status has to
     /// name the Secret.
     pub(super) fn belongs_to(&self, uid: &str, recorded: bool) -> bool {
-        match self.owners.is_empty() {
-            true => self.labelled && recorded,
-            false => self.owners.iter().any(|owner| owner == uid),
+        match self.owner {
+            Some(_) => self.was_made_for(uid),
+            None => self.labelled && recorded,
         }
+    }
+
+    /// Whether it was made here for the acceptor with this uid.
+    pub(super) fn was_made_for(&self, uid: &str) -> bool {
+        self.owner.as_deref() == Some(&owner(uid, &self.key.name))
     }
 
     /// Whether the token of a key is the one that was made here, of the peering with this id.

@@ -17,7 +17,7 @@ use crate::config::FINALIZER;
 use crate::peering::decision::Step;
 use crate::peering::kinds::Kind;
 use crate::peering::object::{Key, Object};
-use crate::peering::secret::{DIGEST_ANNOTATION, SecretFact, digest};
+use crate::peering::secret::{DIGEST_ANNOTATION, OWNER_ANNOTATION, SecretFact, digest, owner};
 use crate::peering::servers::Peering;
 use crate::peering::status::{Outcome, Reason};
 use crate::peering::{TOKEN_LABEL, VERSION_ANNOTATION};
@@ -340,14 +340,15 @@ impl World {
         let there = self.secrets.get(secret).cloned().unwrap_or_default();
         let bytes = token.as_bytes().to_owned();
         let labels = BTreeMap::from([(TOKEN_LABEL.to_owned(), "true".to_owned())]);
-        let digest = BTreeMap::from([(DIGEST_ANNOTATION.to_owned(), digest(&bytes))]);
-        let owner = json!([{"apiVersion": "v1", "kind": "k", "name": "n", "uid": call.uid}]);
+        let annotations = BTreeMap::from([
+            (DIGEST_ANNOTATION.to_owned(), digest(&bytes)),
+            (OWNER_ANNOTATION.to_owned(), owner(&call.uid, secret)),
+        ]);
         self.put_secret(Secret {
             metadata: ObjectMeta {
                 name: Some(secret.to_owned()),
                 labels: Some(labels),
-                annotations: Some(digest),
-                owner_references: Some(serde_json::from_value(owner).unwrap()),
+                annotations: Some(annotations),
                 ..there.metadata
             },
             data: Some([(key.to_owned(), ByteString(bytes))].into()),
@@ -467,6 +468,10 @@ fn an_acceptor_makes_one_token_and_removes_all_with_itself() {
     let secret = json!({"name": "token", "key": "data", "backend": "kubernetes"});
     assert_eq!(status["secret"], secret);
     assert_eq!(status["lastSyncedTime"], NOW);
+    // A copy belongs to nobody.
+    let mut copy = world.secrets["token"].clone();
+    copy.metadata.name = Some("copy".to_owned());
+    world.put_secret(copy);
     world.now += Duration::from_secs(600);
     world.settle();
     world.restart();
@@ -474,7 +479,8 @@ fn an_acceptor_makes_one_token_and_removes_all_with_itself() {
     assert_eq!(world.count("Generate"), 1, "nothing has changed");
     world.delete(Kind::Acceptor, "west");
     world.settle();
-    assert!(world.objects.is_empty() && world.secrets.is_empty() && world.peerings.is_empty());
+    assert!(world.objects.is_empty() && world.peerings.is_empty());
+    assert_eq!(world.secrets.keys().collect::<Vec<_>>(), ["copy"]);
 }
 
 #[test]
@@ -836,7 +842,7 @@ proptest! {
             }
         }
         let others: Vec<String> = world.secrets.iter()
-            .filter(|(_, secret)| SecretFact::of(secret).owners.is_empty())
+            .filter(|(_, secret)| SecretFact::of(secret).owner.is_none())
             .map(|(name, _)| name.clone())
             .collect();
         for ((kind, name), _) in &objects {
