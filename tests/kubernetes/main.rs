@@ -9,6 +9,7 @@ mod cluster;
 mod federation;
 mod leader;
 mod metrics;
+mod peering;
 mod secondary;
 mod sync;
 mod tenants;

@@ -101,6 +101,7 @@ impl Datacenter {
             ingress_gateway: Vec::new(),
             terminating_gateway: Vec::new(),
             api_gateways: true,
+            peering: true,
             create_replication_token: false,
             secondary: SecondaryFlags {
                 replication_token_file: None,

@@ -20,6 +20,8 @@ const KUBERNETES: &str = "1.33";
 
 /// Parts of the values of several datacenters.
 const FEDERATED: [&str; 2] = ["meshGateway.enabled=true", "global.federation.enabled=true"];
+/// Values of peering.
+const PEERED: [&str; 2] = ["meshGateway.enabled=true", "global.peering.enabled=true"];
 const SECONDARY: &str = "global.federation.primaryDatacenter=dc0";
 const CA: [&str; 2] = [
     "global.tls.caCert.secretName=ca",
@@ -29,14 +31,44 @@ const GATEWAYS: &str = "global.federation.primaryGateways={a:443}";
 const REPLICATION: &str = "global.acls.replicationToken.secretName=token";
 
 /// Refused values: the arguments of `--set`, and a part of the error.
-const REFUSED: [(&[&str], &str); 52] = [
+const REFUSED: [(&[&str], &str); 57] = [
     (
         &["syncCatalog.enabled=true"],
         "additional properties 'syncCatalog' not allowed",
     ),
     (
         &["global.peering.enabled=true"],
-        "additional properties 'peering' not allowed",
+        "global.peering.enabled needs meshGateway.enabled",
+    ),
+    (
+        &[PEERED[0], PEERED[1], "global.tls.enabled=false"],
+        "global.peering.enabled needs global.tls.enabled",
+    ),
+    (
+        &[
+            PEERED[0],
+            PEERED[1],
+            "connectInject.enabled=false",
+            "global.tls.caCert.secretName=ca",
+            "server.serverCert.secretName=cert",
+        ],
+        "global.peering.enabled needs the operator",
+    ),
+    (
+        &[
+            PEERED[0],
+            PEERED[1],
+            "global.peering.k8sAllowNamespaces={*,shop}",
+        ],
+        "global.peering.k8sAllowNamespaces has * and other namespaces",
+    ),
+    (
+        &["global.peering.tokenGeneration.serverAddresses.source=consul"],
+        "additional properties 'tokenGeneration' not allowed",
+    ),
+    (
+        &["server.exposeService.enabled=true"],
+        "additional properties 'exposeService' not allowed",
     ),
     (
         &["global.adminPartitions.enabled=true"],

@@ -55,8 +55,29 @@
 {{- end -}}
 {{- include "legate.checkGateways" . -}}
 {{- include "legate.checkFederation" . -}}
+{{- include "legate.checkPeering" . -}}
 {{- if and $v.global.metrics.serviceMonitor.enabled (not $v.global.metrics.enabled) -}}
 {{- fail "global.metrics.serviceMonitor.enabled needs global.metrics.enabled" -}}
+{{- end -}}
+{{- end -}}
+
+{{/* Checks of peering with other clusters */}}
+{{- define "legate.checkPeering" -}}
+{{- $v := .Values -}}
+{{- $peering := $v.global.peering -}}
+{{- if $peering.enabled -}}
+{{- if not $v.global.tls.enabled -}}
+{{- fail "global.peering.enabled needs global.tls.enabled: servers of other clusters know these by their certificates" -}}
+{{- end -}}
+{{- if not $v.meshGateway.enabled -}}
+{{- fail "global.peering.enabled needs meshGateway.enabled: services of other clusters are called through mesh gateways" -}}
+{{- end -}}
+{{- if not (include "legate.operator" .) -}}
+{{- fail "global.peering.enabled needs the operator: set connectInject.enabled" -}}
+{{- end -}}
+{{- if and (has "*" $peering.k8sAllowNamespaces) (gt (len $peering.k8sAllowNamespaces) 1) -}}
+{{- fail "global.peering.k8sAllowNamespaces has * and other namespaces: leave one of them out" -}}
+{{- end -}}
 {{- end -}}
 {{- end -}}
 

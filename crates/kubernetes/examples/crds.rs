@@ -5,6 +5,7 @@
 use std::path::Path;
 
 use legate_kubernetes::config::{crds, kinds};
+use legate_kubernetes::peering;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../charts/legate/crds");
@@ -12,6 +13,10 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     for kind in &kinds::KINDS {
         let text = serde_saphyr::to_string(&crds::definition(kind))?;
         std::fs::write(folder.join(format!("{}.yaml", kind.plural)), text)?;
+    }
+    for kind in peering::kinds::Kind::ALL {
+        let text = serde_saphyr::to_string(&peering::crds::definition(kind))?;
+        std::fs::write(folder.join(format!("{}.yaml", kind.plural())), text)?;
     }
     Ok(())
 }

@@ -15,6 +15,7 @@ pub mod gateways;
 pub mod inject;
 pub mod leader;
 pub mod operator;
+pub mod peering;
 pub mod redirect;
 pub mod servers;
 pub mod sync;

@@ -101,7 +101,7 @@ impl FakeKubernetes {
         applied.expect("a write without a version is never refused")
     }
 
-    /// Deletes an object; a no-op if it does not exist.
+    /// Deletes an object; a no-op if it does not exist. One with finalizers stays until these are removed.
     pub fn delete(&self, kind: &str, namespace: &str, name: &str) {
         let place = (plural(kind), namespace.to_owned(), name.to_owned());
         self.state().remove(&place);
@@ -204,7 +204,38 @@ impl State {
         Ok(object)
     }
 
+    /// Deletes an object, or marks it as deleted if it has finalizers.
     fn remove(&mut self, place: &ObjectKey) -> Option<Value> {
+        let object = self.objects.get(place)?;
+        if has_finalizers(object) {
+            let mut object = object.clone();
+            let deleted = &mut object["metadata"]["deletionTimestamp"];
+            if deleted.is_null() {
+                *deleted = json!("2026-01-01T00:00:00Z");
+            }
+            return self.put(&place.0, object, false).ok();
+        }
+        self.remove_now(place)
+    }
+
+    /// Changes an object. One that was deleted is removed with its last finalizer.
+    fn patch(&mut self, place: &ObjectKey, patch: &Value) -> Option<Value> {
+        let mut object = self.objects.get(place)?.clone();
+        let based_on = &patch["metadata"]["resourceVersion"];
+        if !based_on.is_null() && *based_on != object["metadata"]["resourceVersion"] {
+            return Some(status(409, "Conflict", "the object has been modified"));
+        }
+        merge(&mut object, patch);
+        let deleted = !object["metadata"]["deletionTimestamp"].is_null();
+        let put = self.put(&place.0, object, false);
+        let put = put.unwrap_or_else(|error| error);
+        if deleted && !has_finalizers(&put) {
+            return self.remove_now(place);
+        }
+        Some(put)
+    }
+
+    fn remove_now(&mut self, place: &ObjectKey) -> Option<Value> {
         let mut object = self.objects.remove(place)?;
         self.version += 1;
         object["metadata"]["resourceVersion"] = self.version.to_string().into();
@@ -212,6 +243,11 @@ impl State {
             .push((self.version, place.clone(), "DELETED", object.clone()));
         Some(object)
     }
+}
+
+fn has_finalizers(object: &Value) -> bool {
+    let finalizers = object["metadata"]["finalizers"].as_array();
+    finalizers.is_some_and(|all| !all.is_empty())
 }
 
 fn serve(listener: Listener, shared: Arc<Shared>) -> Scope {
@@ -322,15 +358,7 @@ fn change(state: &mut State, method: &Method, target: &Target, sent: Value) -> V
                 .put(&place.0, object, true)
                 .unwrap_or_else(|error| error)
         }
-        Method::PATCH => match found {
-            None => missing(),
-            Some(mut object) => {
-                merge(&mut object, &sent);
-                state
-                    .put(&place.0, object, false)
-                    .unwrap_or_else(|error| error)
-            }
-        },
+        Method::PATCH => state.patch(&place, &sent).unwrap_or_else(missing),
         Method::DELETE => state.remove(&place).unwrap_or_else(missing),
         _ => status(405, "MethodNotAllowed", "no such method"),
     }

@@ -73,8 +73,13 @@ pub(super) struct Gateway {
 
 /// The gateways that the flags name.
 pub(super) fn all(options: &Options, tenants: &Tenants) -> Vec<Gateway> {
+    let peering = if options.peering {
+        "peering = \"read\"\n"
+    } else {
+        ""
+    };
     let mesh = options.mesh_gateway.iter().map(|name| {
-        let rules = format!("mesh = \"write\"\n{}", rules(name, tenants));
+        let rules = format!("mesh = \"write\"\n{peering}{}", rules(name, tenants));
         gateway(options, "mesh-gateway", &rules)
     });
     let others = options.ingress_gateway.iter();

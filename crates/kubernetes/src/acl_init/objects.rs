@@ -110,7 +110,7 @@ impl Objects {
         let mut policies = vec![json!({
             "Name": policy,
             "Description": DESCRIPTION,
-            "Rules": operator_rules(tenants),
+            "Rules": operator_rules(options.peering, tenants),
         })];
         let mut roles = vec![json!({
             "Name": role,
@@ -220,7 +220,8 @@ fn rule(method: &str, selector: &str, kind: &str, name: &str) -> Value {
 /// The operator's policy. If namespaces are used, the operator creates them and writes into all of them. A
 /// policy in a partition applies to that partition implicitly. It cannot grant `operator`, so it grants the
 /// right to create namespaces instead.
-fn operator_rules(tenants: &Tenants) -> String {
+fn operator_rules(peering: bool, tenants: &Tenants) -> String {
+    let peering = if peering { "peering = \"write\"\n" } else { "" };
     let (operator, makes) = match tenants.partition() {
         Some(_) => ("", "policy = \"write\"\n"),
         None => ("operator = \"write\"\n", ""),
@@ -233,7 +234,7 @@ fn operator_rules(tenants: &Tenants) -> String {
         }
         false => OF_SERVICES.to_owned(),
     };
-    format!("mesh = \"write\"\n{operator}acl = \"write\"\n{OF_NODES}{services}")
+    format!("mesh = \"write\"\n{peering}{operator}acl = \"write\"\n{OF_NODES}{services}")
 }
 
 /// Whether an object of a server has all wanted values. Fields that are not in `wanted` are the server's
@@ -256,15 +257,33 @@ mod tests {
     use super::*;
     use crate::tenancy::TenancyFlags;
 
+    fn rules_of(peering: bool, partition: Option<&str>, prefix: Option<&str>) -> String {
+        let tenants = Tenants::of(&TenancyFlags {
+            partition: partition.map(|name| name.parse().unwrap()),
+            mirror_namespaces: prefix.map(str::to_owned),
+            ..TenancyFlags::default()
+        });
+        operator_rules(peering, &tenants)
+    }
+
+    #[test]
+    fn the_operator_may_write_peerings_if_there_are_some() {
+        for partition in [None, Some("east")] {
+            let rules = rules_of(true, partition, None);
+            assert!(
+                rules.starts_with("mesh = \"write\"\npeering = \"write\"\n"),
+                "{rules}"
+            );
+            legate_model::acl::Rules::parse(&rules).unwrap();
+            let without = rules_of(false, partition, None);
+            assert_eq!(rules.replace("peering = \"write\"\n", ""), without);
+        }
+    }
+
     #[test]
     fn the_operators_rules_depend_on_tenancy() {
-        let rules = |partition: Option<&str>, prefix: Option<&str>| {
-            operator_rules(&Tenants::of(&TenancyFlags {
-                partition: partition.map(|name| name.parse().unwrap()),
-                mirror_namespaces: prefix.map(str::to_owned),
-                ..TenancyFlags::default()
-            }))
-        };
+        let rules =
+            |partition: Option<&str>, prefix: Option<&str>| rules_of(false, partition, prefix);
         let of_partition = r#"mesh = "write"
 acl = "write"
 node_prefix "" {

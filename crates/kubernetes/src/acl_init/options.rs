@@ -83,6 +83,11 @@ pub struct Options {
         require_equals = true, default_value_t = false, default_missing_value = "true")]
     pub api_gateways: bool,
 
+    /// Give the operator and mesh gateways the rights for peerings with other clusters.
+    #[arg(long, env = "LEGATE_K8S_PEERING", action = ArgAction::Set, num_args = 0..=1,
+        require_equals = true, default_value_t = false, default_missing_value = "true")]
+    pub peering: bool,
+
     /// In a primary datacenter, create a token with which others follow it, in the Secret
     /// `<full name>-acl-replication-acl-token`.
     #[arg(long, env = "LEGATE_K8S_CREATE_REPLICATION_TOKEN", action = ArgAction::Set, num_args = 0..=1,

@@ -38,7 +38,7 @@ container's port.
 | `prepared_query:db:5432` | a prepared query |
 
 Other datacenters require [`global.federation.enabled`](federation.md#on-kubernetes) or `externalServers`, and cluster
-peers Consul's servers. Namespaces require `global.enableConsulNamespaces`, and partitions `global.adminPartitions`; an
+peers [`global.peering.enabled`](kubernetes-peering.md) or `externalServers`. Namespaces require `global.enableConsulNamespaces`, and partitions `global.adminPartitions`; an
 upstream that sets none is in the pod's own. Ports of a destination (`destination_port`) are refused everywhere.
 
 Each service becomes two variables in all containers of the pod: `DB_CONNECT_SERVICE_HOST` and

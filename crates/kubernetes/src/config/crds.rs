@@ -18,20 +18,43 @@ use super::status::Status;
 /// The CustomResourceDefinition of a kind.
 #[must_use]
 pub fn definition(kind: &Kind) -> Value {
+    let names = Names {
+        kind: kind.name,
+        plural: kind.plural,
+        short: kind.short_name,
+    };
+    custom_resource(
+        &names,
+        columns("config entry", "synchronized"),
+        &schema(kind),
+    )
+}
+
+/// The names of a kind in Kubernetes.
+pub(crate) struct Names {
+    pub(crate) kind: &'static str,
+    /// In URLs.
+    pub(crate) plural: &'static str,
+    /// For `kubectl get`.
+    pub(crate) short: Option<&'static str>,
+}
+
+/// The CustomResourceDefinition of a kind whose resources have this schema.
+pub(crate) fn custom_resource(of: &Names, columns: Value, schema: &Value) -> Value {
     let mut names = json!({
-        "kind": kind.name,
-        "listKind": format!("{}List", kind.name),
-        "plural": kind.plural,
-        "singular": kind.name.to_lowercase(),
+        "kind": of.kind,
+        "listKind": format!("{}List", of.kind),
+        "plural": of.plural,
+        "singular": of.kind.to_lowercase(),
     });
-    if let Some(short_name) = kind.short_name {
+    if let Some(short_name) = of.short {
         names["shortNames"] = json!([short_name]);
     }
     json!({
         "apiVersion": "apiextensions.k8s.io/v1",
         "kind": "CustomResourceDefinition",
         "metadata": {
-            "name": format!("{}.{GROUP}", kind.plural),
+            "name": format!("{}.{GROUP}", of.plural),
             "labels": { "app.kubernetes.io/part-of": "legate" },
         },
         "spec": {
@@ -43,25 +66,27 @@ pub fn definition(kind: &Kind) -> Value {
                 "served": true,
                 "storage": true,
                 "subresources": { "status": {} },
-                "additionalPrinterColumns": columns(),
-                "schema": { "openAPIV3Schema": schema(kind) },
+                "additionalPrinterColumns": columns,
+                "schema": { "openAPIV3Schema": schema },
             }],
         },
     })
 }
 
-fn columns() -> Value {
+/// The columns of `kubectl get` for resources with the condition `Synced`: what the servers have, and what was done
+/// then.
+pub(crate) fn columns(what: &str, done: &str) -> Value {
     json!([
         {
             "name": "Synced",
             "type": "string",
-            "description": "Whether the servers have the resource's config entry",
+            "description": format!("Whether the servers have the resource's {what}"),
             "jsonPath": ".status.conditions[?(@.type==\"Synced\")].status",
         },
         {
             "name": "Last Synced",
             "type": "date",
-            "description": "When the config entry was last synchronized",
+            "description": format!("When the {what} was last {done}"),
             "jsonPath": ".status.lastSyncedTime",
         },
         {

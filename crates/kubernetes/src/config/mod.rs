@@ -14,7 +14,7 @@ pub mod kinds;
 mod metrics;
 mod reconcile;
 pub mod same;
-mod schema;
+pub(crate) mod schema;
 pub mod status;
 
 pub use controller::{Settings, start};

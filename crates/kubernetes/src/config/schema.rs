@@ -84,12 +84,12 @@ fn intention_destination() -> Value {
 }
 
 /// Key of the rules that the API server validates.
-pub(super) const RULES: &str = "x-kubernetes-validations";
+pub(crate) const RULES: &str = "x-kubernetes-validations";
 /// Key of objects with the user's own fields.
 pub(super) const PRESERVE: &str = "x-kubernetes-preserve-unknown-fields";
 
 /// The schema of a type in the form that the API server requires.
-pub(super) fn structural(schema: fn(&mut SchemaGenerator) -> Schema) -> Value {
+pub(crate) fn structural(schema: fn(&mut SchemaGenerator) -> Schema) -> Value {
     let settings = SchemaSettings::default().with(|settings| {
         settings.inline_subschemas = true;
         settings.meta_schema = None;
@@ -128,6 +128,10 @@ fn simplify(schema: &mut Value) {
         fields.remove(key);
     }
     number(fields);
+    // The API server removes unknown fields.
+    if fields.get("additionalProperties") == Some(&json!(false)) {
+        fields.remove("additionalProperties");
+    }
     if fields.get("additionalProperties") == Some(&json!(true)) {
         fields.remove("additionalProperties");
         fields.insert(PRESERVE.into(), json!(true));

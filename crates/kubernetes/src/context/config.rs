@@ -27,7 +27,7 @@ pub enum ConfigError {
     },
 }
 
-/// Values under `connectInject`, and `dns`, `externalServers` and `global.federation` of the chart.
+/// Values under `connectInject`, and `dns`, `externalServers`, `global.federation` and `global.peering` of the chart.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(default, rename_all = "camelCase", deny_unknown_fields)]
 pub struct Config {
@@ -54,6 +54,8 @@ pub struct Config {
     pub external_servers: ExternalServers,
     /// Several datacenters.
     pub federation: Federation,
+    /// Peerings with other clusters.
+    pub peering: Peering,
     /// The Gateway API.
     pub api_gateway: ApiGateway,
 }
@@ -72,6 +74,7 @@ impl Default for Config {
             dns: Dns::default(),
             external_servers: ExternalServers::default(),
             federation: Federation::default(),
+            peering: Peering::default(),
             api_gateway: ApiGateway::default(),
         }
     }
@@ -307,6 +310,25 @@ pub struct Federation {
     pub create_federation_secret: bool,
     /// Whether `acl-init` makes a replication token, which that Secret then has. Default false.
     pub create_replication_token: bool,
+}
+
+/// `global.peering`
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(default, rename_all = "camelCase", deny_unknown_fields)]
+pub struct Peering {
+    /// Whether PeeringAcceptors and PeeringDialers are served, and pods may call services of peers. Default false.
+    pub enabled: bool,
+    /// Namespaces whose PeeringAcceptors and PeeringDialers are served; `*` is all. Default `["*"]`.
+    pub k8s_allow_namespaces: Vec<String>,
+}
+
+impl Default for Peering {
+    fn default() -> Peering {
+        Peering {
+            enabled: false,
+            k8s_allow_namespaces: vec!["*".to_owned()],
+        }
+    }
 }
 
 /// Deserializes `null` as the default.

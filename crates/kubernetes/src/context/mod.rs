@@ -17,7 +17,7 @@ use legate_runtime::{Clock, Readiness, Spawner};
 use tokio::net::TcpListener;
 
 pub use self::caches::{Caches, watch};
-pub use self::config::{Config, ConfigError, Federation};
+pub use self::config::{Config, ConfigError, Federation, Peering};
 pub use self::options::{Names, Options, Ports, Servers, Sidecars};
 
 /// The environment in which components are started.

@@ -99,15 +99,24 @@ fn known_tenant(installation: &Installation, upstream: &Upstream) -> Result<(), 
     )))
 }
 
-/// Refuses upstreams that the chart's own servers do not support: in cluster peers, and without federation in other
-/// datacenters.
+/// Refuses upstreams that the chart's own servers do not reach: without peering in other clusters, and without federation in
+/// other datacenters.
 fn served(installation: &Installation, upstream: &Upstream) -> Result<(), Refusal> {
     let Upstream {
-        name, datacenter, ..
+        name,
+        datacenter,
+        peer,
+        ..
     } = upstream;
     let own = &installation.servers.datacenter;
-    let refused = if !upstream.peer.is_empty() {
-        format!("a cluster peer ({name}), which these servers do not support")
+    let refused = if !peer.is_empty() {
+        if installation.config.peering.enabled {
+            return Ok(());
+        }
+        format!(
+            "a cluster peer ({name} of {peer}), but the installation has none: set global.peering.enabled, or \
+             remove it"
+        )
     } else if installation.config.federation.enabled || datacenter.is_empty() || datacenter == own {
         return Ok(());
     } else {

@@ -16,6 +16,7 @@ use crate::federation;
 use crate::gateways;
 use crate::inject::{Published, mark};
 use crate::leader::{self, Lead};
+use crate::peering;
 use crate::servers::{Credentials, Login, Servers};
 use crate::sync;
 
@@ -65,6 +66,7 @@ pub(super) fn start(
             write(&started, &metrics, &writers, &lead, &spawner);
             serve_gateways(&started, &writers, &installation, &lead, &spawner);
             federate(&started, &writers, &signing_ca, &lead, &spawner);
+            peer(&started, &metrics, &writers, &lead, &spawner);
         },
     );
     context.controllers.spawn("leader", async move {
@@ -82,6 +84,7 @@ struct Metrics {
     leader: IntGauge,
     sync: sync::SyncMetrics,
     config: config::ConfigMetrics,
+    peering: peering::PeeringMetrics,
 }
 
 impl Metrics {
@@ -95,6 +98,7 @@ impl Metrics {
             leader,
             sync: sync::SyncMetrics::register(registry)?,
             config: config::ConfigMetrics::register(registry)?,
+            peering: peering::PeeringMetrics::register(registry)?,
         })
     }
 }
@@ -205,6 +209,23 @@ fn federate(
     let (client, servers, lead) = (context.client.clone(), servers.clone(), lead.clone());
     let kept = federation::run(client, servers, lead, options);
     spawner.spawn("federation secret", kept);
+}
+
+/// Serves PeeringAcceptors and PeeringDialers, if the chart enables it.
+fn peer(context: &Context, metrics: &Metrics, servers: &Servers, lead: &Lead, spawner: &Spawner) {
+    let values = &context.config.peering;
+    if !values.enabled {
+        return;
+    }
+    let options = peering::Options {
+        reporter: format!("{}-operator", context.options.names.full_name),
+        namespaces: values.k8s_allow_namespaces.clone(),
+        clock: context.clock.clone(),
+        metrics: metrics.peering.clone(),
+    };
+    let (client, servers, lead) = (context.client.clone(), servers.clone(), lead.clone());
+    let peering = peering::run(client, servers, lead, options);
+    spawner.spawn("peering", peering);
 }
 
 /// Creates the partition if it does not exist. If the servers refuse, another user has to create

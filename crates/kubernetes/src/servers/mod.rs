@@ -218,6 +218,20 @@ impl Servers {
         self.decode(&Method::PUT, path, &answer)
     }
 
+    /// Sends a JSON document with POST and decodes the response.
+    ///
+    /// # Errors
+    ///
+    /// As [`Servers::put_json`].
+    pub async fn post_json<T: DeserializeOwned>(
+        &self,
+        path: &Path,
+        body: &Value,
+    ) -> Result<T, ServersError> {
+        let answer = self.request(Method::POST, path, Some(body)).await?;
+        self.decode(&Method::POST, path, &answer)
+    }
+
     /// Deletes an object. `false` if it did not exist (404).
     ///
     /// # Errors

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use clap::Parser;
 
-use legate_kubernetes::context::{Config, Federation, Options};
+use legate_kubernetes::context::{Config, Federation, Options, Peering};
 use legate_kubernetes::tenancy::Tenants;
 
 #[derive(Parser)]
@@ -109,6 +109,13 @@ fn the_operator_accepts_its_values() {
                 };
                 assert_eq!(config.federation, expected, "{name}");
             }
+            "peering.yaml" => {
+                let expected = Peering {
+                    enabled: true,
+                    k8s_allow_namespaces: vec!["peers".to_owned()],
+                };
+                assert_eq!(config.peering, expected);
+            }
             "gateway-api.yaml" => assert!(config.api_gateway.enabled),
             "monitoring.yaml" | "gateways.yaml" => assert!(config.metrics.default_enabled),
             "everything.yaml" => {
@@ -138,8 +145,9 @@ fn the_operator_may_watch_every_kind_of_resource_and_report_on_it() {
         kinds.push(plural.expect("it is a definition").to_owned());
     }
     kinds.sort();
-    // They are watched with the Gateway API.
+    // They are watched with the Gateway API, and with peering.
     kinds.retain(|kind| !["gatewayclassconfigs", "meshservices"].contains(&kind.as_str()));
+    kinds.retain(|kind| !kind.starts_with("peering"));
     let without = |(name, _): &(String, Vec<String>)| name != "gateway-api.yaml";
     for (name, documents) in rendered().into_iter().filter(without) {
         let role = document(&documents, "ClusterRole", "-operator").expect(&name);
@@ -149,6 +157,8 @@ fn the_operator_may_watch_every_kind_of_resource_and_report_on_it() {
         };
         let watched: Vec<&str> = items().filter(|item| !item.contains('/')).collect();
         let reported = items().filter_map(|item| item.strip_suffix("/status"));
+        let peerings = role.contains("resources: [peeringacceptors, peeringdialers]");
+        assert_eq!(peerings, name.contains("peering"), "{name}");
         assert_eq!(watched, kinds, "{name}");
         assert_eq!(reported.collect::<Vec<_>>(), kinds, "{name}");
     }

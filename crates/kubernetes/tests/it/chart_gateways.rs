@@ -167,6 +167,8 @@ fn acl_init_knows_each_gateway() {
         ("default.yaml", &[][..]),
         ("federation-primary.yaml", &["mesh-gateway"]),
         ("federation-secondary.yaml", &["mesh-gateway"]),
+        ("peering.yaml", &["mesh-gateway"]),
+        ("external-peering.yaml", &["mesh-gateway"]),
         (
             "gateways.yaml",
             &[
@@ -201,6 +203,7 @@ fn acl_init_knows_each_gateway() {
             options.create_replication_token,
             name == "federation-primary.yaml"
         );
+        assert_eq!(options.peering, name.contains("peering"), "{name}");
         let flags = &options.secondary;
         let secondary = name == "federation-secondary.yaml";
         assert_eq!(flags.replication_token_file.is_some(), secondary, "{name}");

@@ -10,6 +10,7 @@ mod gateway_api;
 mod gateways;
 mod image;
 mod manifests;
+mod peering;
 mod pods;
 mod several;
 mod tenants;
@@ -25,7 +26,7 @@ use crate::run::{Group, Needs};
 
 /// In order: the tutorial with its own mesh; scenarios without a mesh; the way to a Gateway; scenarios for single
 /// applications; changes of the whole mesh; other meshes.
-pub(crate) const GROUPS: [Group; 11] = [
+pub(crate) const GROUPS: [Group; 12] = [
     Group {
         mesh: None,
         needs: Needs::Nothing,
@@ -89,6 +90,12 @@ pub(crate) const GROUPS: [Group; 11] = [
         needs: Needs::Nothing,
         at_a_time: 1,
         scenarios: &[datacenters::SCENARIOS],
+    },
+    Group {
+        mesh: None,
+        needs: Needs::Nothing,
+        at_a_time: 1,
+        scenarios: &[peering::SCENARIOS],
     },
     Group {
         mesh: None,

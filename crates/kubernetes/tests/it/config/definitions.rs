@@ -3,17 +3,23 @@
 use kube::core::cel::Validator;
 use legate_kubernetes::config::crds;
 use legate_kubernetes::config::kinds::{KINDS, Kind};
+use legate_kubernetes::peering;
 use legate_model::duration::GoDuration;
 use serde_json::{Value, json};
 
-use super::{manifests, repository, schema};
+use super::{manifests, manifests_in, repository, schema};
 
 #[test]
 fn the_files_of_the_chart_match_the_types() {
-    for kind in &KINDS {
-        let path = format!("charts/legate/crds/{}.yaml", kind.plural);
+    let of_entries = KINDS
+        .iter()
+        .map(|kind| (kind.plural, crds::definition(kind)));
+    let of_peerings = peering::kinds::Kind::ALL.into_iter();
+    let of_peerings = of_peerings.map(|kind| (kind.plural(), peering::crds::definition(kind)));
+    for (plural, definition) in of_entries.chain(of_peerings) {
+        let path = format!("charts/legate/crds/{plural}.yaml");
         let file = std::fs::read_to_string(repository().join(&path)).unwrap();
-        let made = serde_saphyr::to_string(&crds::definition(kind)).unwrap();
+        let made = serde_saphyr::to_string(&definition).unwrap();
         assert!(
             file == made,
             "{path} is old: run `cargo run -p legate-kubernetes --example crds`"
@@ -60,6 +66,22 @@ fn schemas_are_structural() {
     }
     for kind in &KINDS {
         check(kind.name, &schema::of_resource(kind));
+    }
+    for kind in peering::kinds::Kind::ALL {
+        check(kind.as_str(), &schema_of_peering(kind));
+    }
+}
+
+fn schema_of_peering(kind: peering::kinds::Kind) -> Value {
+    peering::crds::definition(kind)["spec"]["versions"][0]["schema"]["openAPIV3Schema"].clone()
+}
+
+/// The schema of the kind with this name.
+fn schema_named(name: &str) -> Value {
+    let mut peerings = peering::kinds::Kind::ALL.into_iter();
+    match peerings.find(|kind| kind.as_str() == name) {
+        Some(kind) => schema_of_peering(kind),
+        None => schema::of_resource(Kind::named(name).unwrap()),
     }
 }
 
@@ -131,6 +153,13 @@ fn refusals(path: &str, schema: &Value, value: &Value, found: &mut Vec<String>) 
                 found.push(format!("{path}: Invalid value"));
             }
         }
+        Value::String(text)
+            if schema["minLength"]
+                .as_u64()
+                .is_some_and(|least| (text.len() as u64) < least) =>
+        {
+            found.push(format!("{path}: Invalid value"));
+        }
         // Durations: the only pattern that a manifest here violates.
         Value::String(text)
             if schema["pattern"]
@@ -145,8 +174,7 @@ fn refusals(path: &str, schema: &Value, value: &Value, found: &mut Vec<String>) 
 }
 
 fn refused(resource: &Value, old: Option<&Value>) -> Vec<String> {
-    let kind = Kind::named(resource["kind"].as_str().unwrap()).unwrap();
-    let schema = schema::of_resource(kind);
+    let schema = schema_named(resource["kind"].as_str().unwrap());
     let mut found = Vec::new();
     refusals(
         "spec",
@@ -162,7 +190,8 @@ fn refused(resource: &Value, old: Option<&Value>) -> Vec<String> {
 
 #[test]
 fn good_manifests_are_accepted() {
-    for (name, _, resource) in manifests("good") {
+    let peerings = manifests_in("peering", "good");
+    for (name, _, resource) in manifests("good").into_iter().chain(peerings) {
         assert_eq!(refused(&resource, None), Vec::<String>::new(), "{name}");
     }
 }
@@ -171,7 +200,8 @@ fn good_manifests_are_accepted() {
 fn bad_manifests_are_refused_for_their_stated_reason() {
     let manifests = manifests("bad");
     assert!(manifests.len() > 30);
-    for (name, text, resource) in manifests {
+    let peerings = manifests_in("peering", "bad");
+    for (name, text, resource) in manifests.into_iter().chain(peerings) {
         let first = text.lines().next().unwrap();
         let reason = first.strip_prefix("# refused: ").unwrap();
         let found = refused(&resource, None);

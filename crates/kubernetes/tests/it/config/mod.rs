@@ -38,7 +38,15 @@ fn repository() -> PathBuf {
 
 /// The manifests of `tests/kind` in `good` or `bad`, by file name.
 fn manifests(which: &str) -> Vec<(String, String, Value)> {
-    let folder = repository().join("tests/kind/manifests/config").join(which);
+    manifests_in("config", which)
+}
+
+/// The same of config entries (`config`) or peerings (`peering`).
+fn manifests_in(what: &str, which: &str) -> Vec<(String, String, Value)> {
+    let folder = repository()
+        .join("tests/kind/manifests")
+        .join(what)
+        .join(which);
     let mut found: Vec<_> = std::fs::read_dir(folder)
         .unwrap()
         .map(|file| {

@@ -172,7 +172,8 @@ fn with_the_gateway_api_several_services_may_select_a_pod() {
 #[test]
 fn upstreams_that_these_servers_do_not_support() {
     for (text, what) in [
-        ("a.svc.east.peer:1", "a cluster peer"),
+        ("a.svc.east.peer:1", "a cluster peer (a of east)"),
+        ("a.svc.east.peer:1", "set global.peering.enabled"),
         ("a:1:dc2", "set global.federation.enabled"),
         ("a.svc.dc2.dc:1", "another datacenter (a in dc2)"),
         ("a:1,b:1", "two upstreams on port 1"),
@@ -200,6 +201,14 @@ fn upstreams_that_these_servers_do_not_support() {
     }
     let peer = pod(&[("connect-service-upstreams", "a.svc.east.peer:1")]);
     refused(&federated, &peer, &["a cluster peer"]);
+    let mut peered = plain();
+    peered.config = config(r#"{"peering": {"enabled": true}}"#);
+    assert!(admit_pod(&peered, &peer).is_ok());
+    refused(
+        &peered,
+        &pod(&[("connect-service-upstreams", "a:1:dc2")]),
+        &["another datacenter"],
+    );
 }
 
 #[test]
