@@ -155,4 +155,4 @@ fn usable(
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -17,7 +17,7 @@ fn own() -> TrustDomain {
 }
 
 /// The certificate of a CA.
-fn root() -> String {
+pub(crate) fn root() -> String {
     let request = RootRequest {
         common_name: "a root".to_owned(),
         uri: "spiffe://c2.consul".to_owned(),

@@ -8,7 +8,7 @@ use legate_store::{ReadTxn, Rejected, WriteTxn};
 use sha2::{Digest, Sha256};
 
 use super::graph::{self, Relevant};
-use super::{gateways, jwt_providers, permissive, protocol};
+use super::{exports, gateways, jwt_providers, permissive, protocol};
 use crate::api_error::ApiError;
 
 /// Validates an entry on its own.
@@ -99,6 +99,7 @@ impl Change {
     ) -> Result<bool, ApiError> {
         let stored = txn.read().config_entry(kind, name);
         let before = Relevant::of(stored.as_deref());
+        let led_to = exports::before(&txn.read(), (kind, name), datacenter);
         let written = match self {
             Self::Put { entry, cas } => {
                 if cas.is_some() && is_the_same(entry, stored.as_deref()) {
@@ -128,6 +129,7 @@ impl Change {
         match written {
             Ok(()) => {
                 graph::refuse_broken(&txn.read(), &before, (kind, name), datacenter)?;
+                exports::refuse_unsafe(&txn.read(), &led_to, (kind, name), datacenter)?;
                 gateways::refuse_mismatch(&txn.read(), &before, (kind, name), datacenter)?;
                 Ok(true)
             }

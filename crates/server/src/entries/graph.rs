@@ -61,6 +61,11 @@ impl Relevant {
     }
 }
 
+/// Whether entries of a kind belong to the chain of a service.
+pub(super) fn is_in_chains(kind: ConfigKind) -> bool {
+    OF_SERVICES.contains(&kind)
+}
+
 /// The services whose chains contain an entry: its own, and those that refer to it.
 pub(crate) fn services(
     state: &ReadTxn<'_>,
@@ -120,7 +125,7 @@ pub(super) fn refuse_broken(
 }
 
 /// Used in target names only; the result does not depend on it.
-fn any_trust_domain() -> Result<TrustDomain, InvalidSpiffeId> {
+pub(super) fn any_trust_domain() -> Result<TrustDomain, InvalidSpiffeId> {
     "mesh.consul".parse()
 }
 

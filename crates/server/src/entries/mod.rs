@@ -2,6 +2,7 @@
 //! and texts. Each rule is a function of the resulting state, independent of the caller and its permissions.
 
 pub(crate) mod change;
+mod exports;
 mod gateways;
 pub(crate) mod graph;
 pub(crate) mod jwt_providers;

@@ -1,6 +1,6 @@
 //! Routers, splitters and resolvers over HTTP: consistent ones are accepted, all others rejected.
 
-use http::StatusCode;
+use http::{Method, StatusCode};
 use serde_json::{Value, json};
 
 use crate::acl::{MANAGEMENT, deny_by_default};
@@ -259,4 +259,135 @@ async fn a_dry_run_is_answered_like_the_write_and_writes_nothing() {
     let shown = client.delete(&format!("{path}?dry-run")).await.json();
     assert_eq!(shown["Chains"][0]["Fields"][0]["After"], "tcp");
     assert_eq!(client.get(path).await.json()["Protocol"], "http");
+}
+
+/// A peer reaches a service by gateways of one partition and datacenter, so the chain of one that is exported stays
+/// there, and a chain of connections leads to the services that the peer knows.
+#[tokio::test]
+async fn chains_of_services_that_peers_call_stay_where_they_are() {
+    let (_server, client) = start(|_| {}).await;
+    let exported = |name: &str, consumer: Value| {
+        json!({ "Kind": "exported-services", "Name": "default", "Services": [
+            { "Name": name, "Consumers": [consumer] },
+        ]})
+    };
+    let to_peer = || json!({ "Peer": "alpha" });
+    let elsewhere = redirect("web", &json!({ "Service": "api", "Datacenter": "dc2" }));
+    let far = "peer exported service \"web\" contains cross-datacenter resolver redirect";
+    assert_eq!(outcome(&client, true, &elsewhere).await, "");
+    assert!(
+        outcome(&client, true, &exported("web", to_peer()))
+            .await
+            .contains(far)
+    );
+    assert!(
+        outcome(&client, true, &exported("*", to_peer()))
+            .await
+            .contains(far)
+    );
+    let partition = json!({ "Partition": "other" });
+    assert_eq!(
+        outcome(&client, true, &exported("web", partition)).await,
+        ""
+    );
+    assert_eq!(
+        outcome(&client, true, &exported("api", to_peer())).await,
+        ""
+    );
+    assert_eq!(outcome(&client, false, &elsewhere).await, "");
+    assert_eq!(
+        outcome(&client, true, &exported("web", to_peer())).await,
+        ""
+    );
+    let failover = |failover: Value| json!({ "Kind": "service-resolver", "Name": "web", "Failover": { "*": failover } });
+    for (entry, expected) in [
+        (elsewhere, far),
+        (
+            redirect("web", &json!({ "Service": "api", "Peer": "beta" })),
+            "contains cross-peer resolver redirect",
+        ),
+        (
+            failover(json!({ "Datacenters": ["dc2"] })),
+            "contains cross-datacenter failover",
+        ),
+        (
+            failover(json!({ "Targets": [{ "Datacenter": "dc2" }] })),
+            "contains cross-datacenter failover",
+        ),
+        (
+            redirect("web", &json!({ "Service": "api" })),
+            "uses protocol=\"tcp\" and cannot introduce new discovery chain targets like \"api.default.default.dc1\"",
+        ),
+    ] {
+        let refused = outcome(&client, true, &entry).await;
+        assert!(refused.contains(expected), "{entry}: {refused}");
+    }
+    // Failover is ignored by the gateways, and so are targets of requests.
+    assert_eq!(
+        outcome(&client, true, &failover(json!({ "Service": "api" }))).await,
+        ""
+    );
+    let http =
+        json!({ "Kind": "proxy-defaults", "Name": "global", "Config": { "protocol": "http" } });
+    assert_eq!(outcome(&client, true, &http).await, "");
+    assert_eq!(
+        outcome(
+            &client,
+            true,
+            &redirect("web", &json!({ "Service": "api" }))
+        )
+        .await,
+        ""
+    );
+}
+
+/// Only config entries have sources of peers. Other endpoints show them, and refuse to write them.
+#[tokio::test]
+async fn intentions_about_peers_are_written_as_entries() {
+    let (_server, client) = start(|_| {}).await;
+    let entry = json!({ "Kind": "service-intentions", "Name": "api", "Sources": [
+        { "Name": "web", "Peer": "alpha", "Action": "allow" }, { "Name": "web", "Action": "deny" },
+    ]});
+    client.write("/v1/config", &entry).await;
+    let listed = client.get("/v1/connect/intentions").await.json();
+    let peers: Vec<_> = listed
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|one| &one["SourcePeer"])
+        .collect();
+    assert_eq!(peers.len(), 2);
+    assert!(
+        peers.contains(&&json!("alpha")) && peers.contains(&&Value::Null),
+        "{listed}"
+    );
+    let exact = "/v1/connect/intentions/exact?destination=api&source=";
+    let of = async |source: &str| client.get(&format!("{exact}{source}")).await;
+    assert_eq!(of("peer:alpha/web").await.json()["Action"], "allow");
+    assert_eq!(of("peer:alpha/default/web").await.json()["Action"], "allow");
+    assert_eq!(of("web").await.json()["Action"], "deny");
+    assert_eq!(of("peer:beta/web").await.status, StatusCode::NOT_FOUND);
+    assert_eq!(of("peer:alpha").await.status, StatusCode::BAD_REQUEST);
+    let check = "/v1/connect/intentions/check?source=web&destination=api";
+    assert_eq!(client.get(check).await.json(), json!({ "Allowed": false }));
+    let matched = "/v1/connect/intentions/match?by=source&name=web";
+    let matched = client.get(matched).await.json();
+    assert_eq!(matched["web"].as_array().unwrap().len(), 1, "{matched}");
+    let body = json!({ "SourceName": "web", "SourcePeer": "alpha", "DestinationName": "db", "Action": "allow" });
+    let refused = [
+        client
+            .put(
+                "/v1/connect/intentions/exact?source=web&destination=db",
+                &body,
+            )
+            .await,
+        client
+            .send(Method::POST, "/v1/connect/intentions", &body.to_string())
+            .await,
+    ];
+    for reply in refused {
+        let expected =
+            "SourcePeer field is not supported on this endpoint. Use config entries instead";
+        assert!(reply.text().contains(expected), "{}", reply.text());
+    }
 }

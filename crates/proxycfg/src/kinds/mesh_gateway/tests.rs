@@ -1,5 +1,7 @@
 //! A mesh gateway's snapshot as a function of the store.
 
+mod peered;
+
 use std::sync::Arc;
 use std::time::SystemTime;
 
