@@ -61,13 +61,16 @@ struct Site {
 }
 
 impl Site {
-    async fn start(ca: &TestCa, networks: &Sites, n: u8) -> Self {
+    /// Starts its servers: several share an etcd.
+    async fn start(ca: &TestCa, networks: &Sites, n: u8, servers: u8) -> Self {
         let name = ["dc1", "dc2", "dc3"][usize::from(n)];
-        let names = [
+        let mut names = vec![
             format!("server.{name}.consul"),
             format!("server.server.{name}.consul"),
         ];
-        let CertFiles { cert, key, .. } = ca.agent(&names.each_ref().map(String::as_str));
+        names.extend((0..servers).map(|n| format!("server-{n}.server.{name}.consul")));
+        let names: Vec<&str> = names.iter().map(String::as_str).collect();
+        let CertFiles { cert, key, .. } = ca.agent(&names);
         let options = MeshOptions {
             datacenter: Some(Datacenter {
                 name,
@@ -82,8 +85,9 @@ impl Site {
                 },
                 join: None,
                 gateways: Some(vec![SocketAddr::new(sites::address(0, GATEWAY), OPEN)]),
-                node: Some(sites::address(n, SERVER)),
+                node: (servers == 1).then(|| sites::address(n, SERVER)),
             }),
+            servers,
             ..MeshOptions::default()
         };
         let network = networks.site(usize::from(n));
@@ -275,14 +279,19 @@ struct Three {
 
 impl Three {
     async fn start() -> Self {
+        Self::start_with(1).await
+    }
+
+    /// The same with this many servers in the second datacenter.
+    async fn start_with(servers: u8) -> Self {
         let ca = TestCa::new();
         let networks = Sites::new(3);
-        let mut one = Site::start(&ca, &networks, 0).await;
+        let mut one = Site::start(&ca, &networks, 0, 1).await;
         one.add_gateway("gateway-1", 0, GATEWAY).await;
-        let mut two = Site::start(&ca, &networks, 1).await;
+        let mut two = Site::start(&ca, &networks, 1, servers).await;
         two.add_gateway("gateway-2a", 1, GATEWAY).await;
         two.add_gateway("gateway-2b", 1, GATEWAY + 1).await;
-        let mut three = Site::start(&ca, &networks, 2).await;
+        let mut three = Site::start(&ca, &networks, 2, 1).await;
         three.add_gateway("gateway-3", 2, GATEWAY).await;
         let mut all = Self {
             _ca: ca,
@@ -563,6 +572,77 @@ async fn without_the_primary(all: &mut Three) {
     for site in [&mut all.one, &mut all.two, &mut all.three] {
         site.reads("/v1/config/service-defaults/late", "http").await;
     }
+}
+
+/// The number of servers of a datacenter that loses one of them.
+const REPLICAS: u8 = 3;
+
+/// Each of the servers once, so also the leader.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_killed_server_of_three_fails_no_request_and_the_others_take_its_part() {
+    if !requirement::met(&[ROOT, IP, NFT]) {
+        return;
+    }
+    let mut all = Three::start_with(REPLICAS).await;
+    all.two.add(&instance("store", "store-2")).await;
+    all.one.add(&instance("pay", "pay-1")).await;
+    for far in [
+        instance("store", "store-3"),
+        instance("pay", "pay-3"),
+        instance("api", "api-3"),
+    ] {
+        all.three.add(&far).await;
+    }
+    all.one.add_web("web-1").await;
+    all.two.add_web("web-2").await;
+    all.one.answers("web-1", STORE, "store-2").await;
+    all.two.answers("web-2", PAY, "pay-1").await;
+    all.two.answers("web-2", STORE, "store-2").await;
+    all.one.answers("web-1", API, "api-3").await;
+    all.two.add_critical(&instance("api", "api-2")).await;
+    for killed in 0..usize::from(REPLICAS) {
+        let loads = [
+            (Loads::of(&all.one, "web-1", STORE), "store-2"),
+            (Loads::of(&all.two, "web-2", PAY), "pay-1"),
+            (Loads::of(&all.two, "web-2", STORE), "store-2"),
+        ];
+        for (load, instance) in &loads {
+            load.go_on(&[instance]).await;
+        }
+        all.two
+            .run(async |mesh| {
+                mesh.use_server((killed + 1) % usize::from(REPLICAS));
+                mesh.replicas().kill(killed).await;
+            })
+            .await;
+        for (load, instance) in &loads {
+            load.go_on(&[instance]).await;
+        }
+        // An instance of the datacenter that has lost a server, on both sides.
+        all.two.pass("api-2").await;
+        all.one.answers("web-1", API, "api-2").await;
+        all.two.answers("web-2", API, "api-2").await;
+        // An intention of the primary, on both sides.
+        all.one.intend("api", "deny").await;
+        all.one.answers("web-1", API, "403").await;
+        all.two.answers("web-2", API, "403").await;
+        // A write of the secondary, which its servers pass on.
+        all.two.intend("api", "allow").await;
+        all.two.answers("web-2", API, "api-2").await;
+        all.one.answers("web-1", API, "api-2").await;
+        all.two
+            .run(async |mesh| mesh.check("api-2", "critical").await)
+            .await;
+        all.one.answers("web-1", API, "api-3").await;
+        for (load, instance) in loads {
+            load.go_on(&[instance]).await;
+            load.finish().await;
+        }
+        all.two
+            .run(async |mesh| mesh.replicas().start(killed).await)
+            .await;
+    }
+    all.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

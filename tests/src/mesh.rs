@@ -64,7 +64,7 @@ pub struct Datacenter {
     pub join: Option<IpAddr>,
     /// If servers of other datacenters are reached through mesh gateways only: those of the primary, for a secondary.
     pub gateways: Option<Vec<SocketAddr>>,
-    /// If its server is a process, which is killed when it is stopped: the address of the port for servers.
+    /// If its only server is a process, which is killed when it is stopped: the address of the port for servers.
     pub node: Option<IpAddr>,
 }
 

@@ -9,9 +9,10 @@ use legate_testkit::etcd;
 use serde_json::Value;
 
 use crate::client::{self, Answer};
-use crate::control_plane::{DNS, HTTP};
-use crate::mesh::{MANAGEMENT, MeshOptions};
+use crate::control_plane::{DNS, HTTP, SERVERS};
+use crate::mesh::{Datacenter, MANAGEMENT, MeshOptions};
 use crate::server_process::ServerProcess;
+use crate::wait;
 
 /// The number of etcd members; one may be lost.
 const MEMBERS: usize = 3;
@@ -57,8 +58,16 @@ impl Replicas {
         for n in 0..self.count() {
             self.servers[n].ready().await;
         }
-        let roots = self.ask(0, "/v1/connect/ca/roots?pem=true").await;
-        std::fs::write(&self.roots, roots).expect("the roots can be written");
+        let http = (self.servers[0].address, HTTP).into();
+        let roots = || async move {
+            let answer = client::get(http, "/v1/connect/ca/roots?pem=true").await;
+            answer.map_err(|error| error.to_string())
+        };
+        let has_roots = |answer: &Result<Answer, String>| matches!(answer, Ok((status, _)) if status.is_success());
+        // A secondary datacenter gets them from the primary.
+        let answer = wait::eventually("the servers have a CA", roots, has_roots).await;
+        let (_, pem) = answer.expect("roots");
+        std::fs::write(&self.roots, pem).expect("the roots can be written");
     }
 
     /// Kills every running server (SIGKILL).
@@ -173,6 +182,9 @@ fn servers(
             arguments.push("--acl".to_owned());
             arguments.push("--acl-default-policy=deny".to_owned());
         }
+        if let Some(datacenter) = &options.datacenter {
+            arguments.extend(of_datacenter(datacenter));
+        }
         ServerProcess {
             program: "legate-server",
             address: address.into(),
@@ -183,4 +195,33 @@ fn servers(
         }
     };
     (0..options.servers).map(server).collect()
+}
+
+/// The arguments of a server that servers of other datacenters reach.
+fn of_datacenter(datacenter: &Datacenter) -> Vec<String> {
+    let files = &datacenter.files;
+    let mut arguments = vec![
+        format!("--datacenter={}", datacenter.name),
+        format!("--primary-datacenter={}", datacenter.primary),
+        format!("--wan-port={SERVERS}"),
+        format!("--wan-cert-file={}", files.certificate.display()),
+        format!("--wan-key-file={}", files.key.display()),
+        format!(
+            "--wan-ca-file={}",
+            files.policy.client_authorities[0].display()
+        ),
+    ];
+    arguments.extend(
+        datacenter
+            .join
+            .map(|join| format!("--retry-join-wan={join}")),
+    );
+    if let Some(gateways) = &datacenter.gateways {
+        arguments.push("--mesh-gateway-wan-federation".to_owned());
+        if datacenter.name != datacenter.primary {
+            let gateways = gateways.iter();
+            arguments.extend(gateways.map(|gateway| format!("--primary-gateway={gateway}")));
+        }
+    }
+    arguments
 }

@@ -1,10 +1,11 @@
-//! Messages of Consul's public gRPC services and the delta-xDS envelope.
+//! Messages of Consul's public gRPC services, of its peered clusters, and the delta-xDS envelope.
 //!
 //! Generated at build time from the `.proto` files of this crate, with a client and a server for
 //! each service. `bytes` fields are [`bytes::Bytes`], so that a decoded message shares its buffer.
 //! The crate opens no connections and has no logic except conversions.
 
 pub mod codec;
+mod hidden;
 pub mod json;
 pub mod metadata;
 pub mod type_url;
@@ -36,6 +37,9 @@ pub use generated::hashicorp::consul::dns;
 
 /// `hashicorp.consul.connectca`: roots and leaf certificates.
 pub use generated::hashicorp::consul::connectca;
+
+/// `hashicorp.consul.internal`: messages between peered clusters.
+pub use generated::hashicorp::consul::internal;
 
 /// `envoy.service.discovery.v3`: the delta-xDS envelope. Node and resources stay encoded.
 pub use generated::envoy::service::discovery::v3 as discovery;

@@ -6,6 +6,8 @@ use prost::Message;
 use prost_types::Any;
 use serde_json::json;
 
+use crate::internal::peerstream::replication_message;
+use crate::internal::{common, peering, peerstream, service, status};
 use crate::{
     acl, connectca, dataplane, discovery, dns, json as convert, node, rpc, serverdiscovery,
     type_url,
@@ -25,6 +27,14 @@ fn field(number: u8, body: impl AsRef<[u8]>) -> Vec<u8> {
 
 fn varint(number: u8, value: u8) -> Vec<u8> {
     vec![number << 3, value]
+}
+
+/// A field whose number has two bytes, from 16 to 127.
+fn high(number: u8, body: impl AsRef<[u8]>) -> Vec<u8> {
+    let mut out = field(0, body);
+    let key = u16::from(number) << 3 | 2;
+    out.splice(0..1, [key as u8 | 0x80, (key >> 7) as u8]);
+    out
 }
 
 #[track_caller]
@@ -238,6 +248,362 @@ fn connect_ca_field_numbers() {
     );
 }
 
+fn in_stream(payload: replication_message::Payload) -> peerstream::ReplicationMessage {
+    peerstream::ReplicationMessage {
+        payload: Some(payload),
+    }
+}
+
+#[test]
+fn peer_stream_field_numbers() {
+    use replication_message::{Open, Payload, Request};
+    let locality = common::Locality {
+        region: "r".into(),
+        zone: "z".into(),
+    };
+    let remote = [
+        field(1, "part"),
+        field(2, "dc1"),
+        field(3, [field(1, "r"), field(2, "z")].concat()),
+    ];
+    golden(
+        &[field(
+            1,
+            [
+                field(1, "id"),
+                field(2, "secret"),
+                field(3, remote.concat()),
+            ]
+            .concat(),
+        )],
+        in_stream(Payload::Open(Open {
+            peer_id: "id".into(),
+            stream_secret_id: "secret".into(),
+            remote: Some(peering::RemoteInfo {
+                partition: "part".into(),
+                datacenter: "dc1".into(),
+                locality: Some(locality),
+            }),
+        })),
+    );
+    let error = [varint(1, 3), field(2, "bad"), field(3, field(1, "url"))];
+    golden(
+        &[field(
+            2,
+            [
+                field(1, "id"),
+                field(2, "nonce"),
+                field(3, "url"),
+                field(5, error.concat()),
+            ]
+            .concat(),
+        )],
+        in_stream(Payload::Request(Request {
+            peer_id: "id".into(),
+            response_nonce: "nonce".into(),
+            resource_url: "url".into(),
+            error: Some(status::Status {
+                code: 3,
+                message: "bad".into(),
+                details: vec![Any {
+                    type_url: "url".into(),
+                    value: Vec::new(),
+                }],
+            }),
+        })),
+    );
+}
+
+#[test]
+fn peer_resource_field_numbers() {
+    use replication_message::{Heartbeat, Payload, Response, Terminated};
+    let any = Any {
+        type_url: "url".into(),
+        value: b"body".to_vec(),
+    };
+    golden(
+        &[field(
+            3,
+            [
+                field(1, "nonce"),
+                field(2, "url"),
+                field(3, "id"),
+                field(4, [field(1, "url"), field(2, "body")].concat()),
+                varint(5, 1),
+            ]
+            .concat(),
+        )],
+        in_stream(Payload::Response(Response {
+            nonce: "nonce".into(),
+            resource_url: "url".into(),
+            resource_id: "id".into(),
+            resource: Some(any.encode_to_vec().into()),
+            operation: peerstream::Operation::Upsert.into(),
+        })),
+    );
+    golden(
+        &[field(4, "")],
+        in_stream(Payload::Terminated(Terminated {})),
+    );
+    golden(&[field(5, "")], in_stream(Payload::Heartbeat(Heartbeat {})));
+    golden(
+        &[field(1, "10.0.0.1:8300")],
+        peerstream::LeaderAddress {
+            address: "10.0.0.1:8300".into(),
+        },
+    );
+    golden(
+        &[field(1, "a"), field(1, "b")],
+        peerstream::ExportedServiceList {
+            services: vec!["a".into(), "b".into()],
+        },
+    );
+}
+
+#[test]
+fn peering_field_numbers() {
+    golden(
+        &[field(1, "id"), field(2, "secret")],
+        peerstream::ExchangeSecretRequest {
+            peer_id: "id".into(),
+            establishment_secret: "secret".into(),
+        },
+    );
+    let exchanged = peerstream::ExchangeSecretResponse {
+        stream_secret: "secret".into(),
+    };
+    assert_eq!(
+        format!("{exchanged:?}"),
+        "ExchangeSecretResponse { stream_secret: \"***\" }"
+    );
+    golden(&[field(1, "secret")], exchanged);
+    golden(
+        &[
+            field(1, "td"),
+            field(2, "peer"),
+            field(3, "part"),
+            field(4, "pem"),
+            field(5, "other"),
+            varint(6, 7),
+            varint(7, 8),
+        ],
+        peering::PeeringTrustBundle {
+            trust_domain: "td".into(),
+            peer_name: "peer".into(),
+            partition: "part".into(),
+            root_pems: vec!["pem".into()],
+            exported_partition: "other".into(),
+            create_index: 7,
+            modify_index: 8,
+        },
+    );
+    golden(
+        &[field(1, "a:1")],
+        peering::PeeringServerAddresses {
+            addresses: vec!["a:1".into()],
+        },
+    );
+}
+
+/// A map with one entry.
+fn pair(value: &[u8]) -> Vec<u8> {
+    [field(1, "k"), field(2, value)].concat()
+}
+
+fn index() -> (common::RaftIndex, Vec<u8>) {
+    let index = common::RaftIndex {
+        create_index: 1,
+        modify_index: 2,
+    };
+    (index, [varint(1, 1), varint(2, 2)].concat())
+}
+
+fn enterprise_meta() -> (common::EnterpriseMeta, Vec<u8>) {
+    let meta = common::EnterpriseMeta {
+        namespace: "ns".into(),
+        partition: "part".into(),
+    };
+    (meta, [field(1, "ns"), field(2, "part")].concat())
+}
+
+fn locality() -> (common::Locality, Vec<u8>) {
+    let locality = common::Locality {
+        region: "r".into(),
+        zone: "z".into(),
+    };
+    (locality, [field(1, "r"), field(2, "z")].concat())
+}
+
+#[test]
+fn exported_node_field_numbers() {
+    let ((index, index_bytes), (locality, locality_bytes)) = (index(), locality());
+    golden(
+        &[
+            field(1, "id"),
+            field(2, "node"),
+            field(3, "addr"),
+            field(4, "dc1"),
+            field(5, pair(b"v")),
+            field(6, pair(b"v")),
+            field(7, &index_bytes),
+            field(8, "part"),
+            field(9, "peer"),
+            field(10, &locality_bytes),
+        ],
+        service::Node {
+            id: "id".into(),
+            node: "node".into(),
+            address: "addr".into(),
+            datacenter: "dc1".into(),
+            tagged_addresses: [("k".to_owned(), "v".to_owned())].into(),
+            meta: [("k".to_owned(), "v".to_owned())].into(),
+            raft_index: Some(index),
+            partition: "part".into(),
+            peer_name: "peer".into(),
+            locality: Some(locality),
+        },
+    );
+}
+
+#[test]
+fn exported_service_field_numbers() {
+    let ((index, index_bytes), (locality, locality_bytes)) = (index(), locality());
+    let (meta, meta_bytes) = enterprise_meta();
+    let peer_meta = [field(1, "sni"), field(2, "spiffe"), field(3, "http")].concat();
+    golden(
+        &[
+            field(1, "kind"),
+            field(2, "id"),
+            field(3, "web"),
+            field(4, "tag"),
+            field(5, "addr"),
+            field(6, pair(b"v")),
+            varint(7, 80),
+            field(8, [varint(1, 1), varint(2, 2)].concat()),
+            varint(9, 1),
+            field(11, [field(1, "dest"), field(2, "dest-id")].concat()),
+            field(12, [varint(1, 1), field(4, peer_meta)].concat()),
+            varint(13, 1),
+            field(14, &index_bytes),
+            field(15, pair(&[field(1, "a"), varint(2, 9)].concat())),
+            high(16, &meta_bytes),
+            high(17, "sock"),
+            high(18, "peer"),
+            high(19, &locality_bytes),
+        ],
+        service::NodeService {
+            kind: "kind".into(),
+            id: "id".into(),
+            service: "web".into(),
+            tags: vec!["tag".into()],
+            address: "addr".into(),
+            meta: [("k".to_owned(), "v".to_owned())].into(),
+            port: 80,
+            weights: Some(service::Weights {
+                passing: 1,
+                warning: 2,
+            }),
+            enable_tag_override: true,
+            proxy: Some(service::ConnectProxyConfig {
+                destination_service_name: "dest".into(),
+                destination_service_id: "dest-id".into(),
+            }),
+            connect: Some(service::ServiceConnect {
+                native: true,
+                peer_meta: Some(service::PeeringServiceMeta {
+                    sni: vec!["sni".into()],
+                    spiffe_id: vec!["spiffe".into()],
+                    protocol: "http".into(),
+                }),
+            }),
+            locally_registered_as_sidecar: true,
+            raft_index: Some(index),
+            tagged_addresses: [(
+                "k".to_owned(),
+                service::ServiceAddress {
+                    address: "a".into(),
+                    port: 9,
+                },
+            )]
+            .into(),
+            enterprise_meta: Some(meta),
+            socket_path: "sock".into(),
+            peer_name: "peer".into(),
+            locality: Some(locality),
+        },
+    );
+}
+
+#[test]
+fn exported_check_field_numbers() {
+    let ((index, index_bytes), (meta, meta_bytes)) = (index(), enterprise_meta());
+    golden(
+        &[
+            field(1, "node"),
+            field(2, "check"),
+            field(3, "name"),
+            field(4, "passing"),
+            field(5, "notes"),
+            field(6, "output"),
+            field(7, "id"),
+            field(8, "web"),
+            field(9, "tag"),
+            field(11, &index_bytes),
+            field(12, "http"),
+            field(13, &meta_bytes),
+            varint(14, 7),
+            field(15, "1s"),
+            high(16, "2s"),
+            high(17, "peer"),
+        ],
+        service::HealthCheck {
+            node: "node".into(),
+            check_id: "check".into(),
+            name: "name".into(),
+            status: "passing".into(),
+            notes: "notes".into(),
+            output: "output".into(),
+            service_id: "id".into(),
+            service_name: "web".into(),
+            service_tags: vec!["tag".into()],
+            raft_index: Some(index),
+            r#type: "http".into(),
+            enterprise_meta: Some(meta),
+            exposed_port: 7,
+            interval: "1s".into(),
+            timeout: "2s".into(),
+            peer_name: "peer".into(),
+        },
+    );
+    golden(
+        &[field(
+            1,
+            [
+                field(1, field(2, "node")),
+                field(2, field(2, "id")),
+                field(3, field(2, "check")),
+            ]
+            .concat(),
+        )],
+        peerstream::ExportedService {
+            nodes: vec![service::CheckServiceNode {
+                node: Some(service::Node {
+                    node: "node".into(),
+                    ..service::Node::default()
+                }),
+                service: Some(service::NodeService {
+                    id: "id".into(),
+                    ..service::NodeService::default()
+                }),
+                checks: vec![service::HealthCheck {
+                    check_id: "check".into(),
+                    ..service::HealthCheck::default()
+                }],
+            }],
+        },
+    );
+}
+
 #[test]
 fn discovery_field_numbers() {
     golden(
@@ -421,6 +787,10 @@ fn services_keep_their_names() {
     assert_eq!(
         name::<connectca::connect_ca_service_server::ConnectCaServiceServer<()>>(None),
         "hashicorp.consul.connectca.ConnectCAService"
+    );
+    assert_eq!(
+        name::<peerstream::peer_stream_service_server::PeerStreamServiceServer<()>>(None),
+        "hashicorp.consul.internal.peerstream.PeerStreamService"
     );
     assert_eq!(
         name::<discovery::aggregated_discovery_service_server::AggregatedDiscoveryServiceServer<()>>(

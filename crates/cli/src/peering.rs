@@ -237,6 +237,10 @@ fn shown(peering: &Value) -> String {
         }
     }
     add(format!("State:        {}", of("State")));
+    // Consul's servers give no reason.
+    if !of("StateReason").is_empty() {
+        add(format!("Reason:       {}", of("StateReason")));
+    }
     let meta = pairs(&peering["Meta"]);
     if !meta.is_empty() {
         add("Meta:".to_owned());

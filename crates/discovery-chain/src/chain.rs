@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use legate_model::{
-    EnvoyExtension, FailoverPolicy, LoadBalancer, MeshGateway, PrioritizeByLocality, Protocol,
-    Route, ServiceName, Split, Subset, Tenancy, TransparentProxy, duration,
+    EnvoyExtension, FailoverPolicy, LoadBalancer, Locality, MeshGateway, PrioritizeByLocality,
+    Protocol, Route, ServiceName, Split, Subset, Tenancy, TransparentProxy, duration,
 };
 use serde::ser::SerializeStruct;
 use serde::{Serialize, Serializer};
@@ -249,14 +249,34 @@ pub struct Target {
     /// The SNI that callers send.
     #[serde(rename = "SNI", skip_serializing_if = "String::is_empty")]
     pub sni: String,
-    /// The name of the target's cluster: its SNI in the mesh.
+    /// The name of the target's cluster: its SNI in the mesh. Empty for a service of a peer, until it is known what the
+    /// peer exports.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub name: String,
+    /// Where the peer is, if that is known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub locality: Option<Locality>,
+    /// The SPIFFE ids that may answer for a service of a peer, from the peer. Empty as long as it is not known how the
+    /// service is reached. For other targets the id follows from the service.
+    #[serde(skip)]
+    pub peer_identities: Vec<String>,
 }
 
 impl Target {
-    /// The service's name with its tenancy.
+    /// The service's name with its tenancy, whatever the peer.
     pub fn service_name(&self) -> ServiceName {
         ServiceName::new(&self.tenancy, &self.service)
+    }
+
+    /// The target of a service that is imported from a peer. Its SNI, name and identities are not known here.
+    pub fn of_peer(service: &ServiceName, peer: &str) -> Self {
+        let mut target = Self {
+            service: service.name.as_ref().to_owned(),
+            tenancy: service.tenancy.clone(),
+            peer: peer.to_ascii_lowercase(),
+            ..Self::default()
+        };
+        target.id = target.make_id();
+        target
     }
 }

@@ -8,9 +8,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use legate_model::{
-    HttpMatch, MeshGatewayMode, Protocol, ProxyDefaults, Route, RouteDestination, RouteMatch,
-    ServiceDefaults, ServiceName, ServiceResolver, ServiceRouter, ServiceSplitter, Split, Tenancy,
-    TrustDomain,
+    HttpMatch, Locality, MeshGatewayMode, Protocol, ProxyDefaults, Route, RouteDestination,
+    RouteMatch, ServiceDefaults, ServiceName, ServiceResolver, ServiceRouter, ServiceSplitter,
+    Split, Tenancy, TrustDomain,
 };
 
 use crate::chain::{Chain, Node, NodeKind, Nodes, RouteStep, SplitStep, Target};
@@ -32,6 +32,10 @@ pub trait Entries {
     fn defaults(&self, service: &ServiceName) -> Option<ServiceDefaults>;
     /// The `proxy-defaults` of a partition.
     fn proxy_defaults(&self, tenancy: &Tenancy) -> Option<ProxyDefaults>;
+    /// Where a peer of a partition is, if that is known.
+    fn peer_locality(&self, _: &Tenancy, _peer: &str) -> Option<Locality> {
+        None
+    }
 }
 
 /// The chain to compile, and for which callers.

@@ -5,8 +5,8 @@ mod generated;
 use std::collections::BTreeMap;
 
 use legate_model::{
-    LocalityMode, ProxyDefaults, ServiceDefaults, ServiceName, ServiceResolver, ServiceRouter,
-    ServiceSplitter, Tenancy, TrustDomain,
+    Locality, LocalityMode, ProxyDefaults, ServiceDefaults, ServiceName, ServiceResolver,
+    ServiceRouter, ServiceSplitter, Tenancy, TrustDomain,
 };
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
@@ -57,6 +57,11 @@ impl Entries for Written {
     fn proxy_defaults(&self, tenancy: &Tenancy) -> Option<ProxyDefaults> {
         let name = ServiceName::new(&tenancy.of_partition(), "global");
         self.read("proxy-defaults", &name)
+    }
+    fn peer_locality(&self, _: &Tenancy, peer: &str) -> Option<Locality> {
+        let region = format!("r of {peer}");
+        let zone = String::new();
+        Some(Locality { region, zone })
     }
 }
 
@@ -532,6 +537,49 @@ fn a_redirect_to_a_peer_ends_there() {
         );
         assert!(target.datacenter.is_empty() && target.sni.is_empty());
     }
+}
+
+#[test]
+fn what_is_imported_is_in_the_partition_of_the_chain() {
+    let resolver = |namespace: &str, more: Value| {
+        let mut entry = resolver("web", more);
+        entry["Namespace"] = json!(namespace);
+        entry
+    };
+    let target = |entry: Value, namespace: &str| {
+        let own = Tenancy::new(&"".parse().unwrap(), &namespace.parse().unwrap());
+        let request = Request {
+            service: &ServiceName::new(&own, "web"),
+            datacenter: "dc1",
+            trust_domain: &TrustDomain::of_cluster("c1"),
+            overrides: Overrides::default(),
+        };
+        let chain = compile(&request, &Written::new([entry])).unwrap();
+        let mut targets = chain.targets.into_values();
+        let found = targets.find(|target| !target.peer.is_empty()).unwrap();
+        (found.id.clone(), found.locality.clone())
+    };
+    // The namespace is that of the peer, which need not be the caller's. Names of peers are in lower case.
+    let to_peer = json!({"Redirect": {"Service": "api", "Peer": "East"}});
+    let (id, locality) = target(resolver("team", to_peer), "team");
+    assert_eq!(id, "api.default.default.external.east");
+    assert_eq!(locality.unwrap().region, "r of east");
+    let failover = json!({"Failover": {"*": {"Targets": [{"Peer": "west", "Namespace": "x"}]}}});
+    let (id, _) = target(resolver("team", failover), "team");
+    assert_eq!(id, "web.x.default.external.west");
+}
+
+#[test]
+fn the_locality_of_a_peer_is_not_compared() {
+    let usual = json!({
+        "Kind": "proxy-defaults", "Name": "global", "PrioritizeByLocality": {"Mode": "failover"},
+    });
+    let to_peer = json!({"Redirect": {"Service": "web", "Peer": "east"}});
+    let chain = json_of([usual, resolver("web", to_peer)]);
+    let target = &chain["Targets"]["web.default.default.external.east"];
+    assert_eq!(target["Locality"]["Region"], "r of east");
+    assert_eq!(target["PrioritizeByLocality"], Value::Null);
+    assert_eq!(target["SNI"], Value::Null);
 }
 
 #[test]

@@ -26,7 +26,9 @@ fn key(intention: &Intention) -> (Reverse<u32>, String, String, ServiceName, Ser
 /// Whether a name, possibly with wildcards, includes all services of another name.
 pub(crate) fn covers(wider: &ServiceName, other: &ServiceName) -> bool {
     let mut parts = wider.exact().into_iter().zip(other.exact());
-    wider.tenancy.partition == other.tenancy.partition
+    // A peer's services are never those of this cluster.
+    wider.tenancy.peer == other.tenancy.peer
+        && wider.tenancy.partition == other.tenancy.partition
         && parts.all(|(wider, other)| wider == WILDCARD || wider == other)
 }
 

@@ -60,7 +60,9 @@ pub enum Token {
 /// A set of callers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SourceMatch {
-    /// The partition.
+    /// The peer whose services they are, by its local name; `None` means this cluster.
+    pub peer: Option<Arc<str>>,
+    /// The partition; for a peer that which is peered here.
     pub partition: Arc<str>,
     /// The namespace; `None` means all of the partition.
     pub namespace: Option<Arc<str>>,
@@ -104,7 +106,9 @@ pub struct Shape {
 impl SourceMatch {
     fn new(source: &ServiceName) -> Self {
         let exact = |name: &Arc<str>| Some(name.clone()).filter(|name| **name != *WILDCARD);
+        let peer = Some(source.tenancy.peer.clone());
         SourceMatch {
+            peer: peer.filter(|peer| !peer.is_empty()),
             partition: source.tenancy.partition.clone(),
             namespace: exact(&source.tenancy.namespace),
             name: exact(&source.name),

@@ -52,6 +52,7 @@ fn every(except: &[&str]) -> SourceMatch {
 
 fn only(name: &str) -> SourceMatch {
     SourceMatch {
+        peer: None,
         partition: "default".into(),
         namespace: Some("default".into()),
         name: Some(name.into()),
@@ -64,8 +65,12 @@ fn check(intentions: &[Arc<Intention>], source: &str, default: Action) -> Decisi
     super::check(intentions, &source.into(), default)
 }
 
-/// `<name>`, `<namespace>/<name>` or `<partition>/<namespace>/<name>`.
+/// `<name>`, `<namespace>/<name>` or `<partition>/<namespace>/<name>`, after `<peer>:` for a service of a peer.
 fn service(text: &str) -> ServiceName {
+    if let Some((peer, rest)) = text.split_once(':') {
+        let own = service(rest);
+        return ServiceName::new(&own.tenancy.of_peer(peer), &own.name);
+    }
     let mut parts = text.rsplit('/');
     let name = parts.next().unwrap_or_default();
     let mut tenant = || parts.next().unwrap_or_default().parse().unwrap();
@@ -130,6 +135,39 @@ fn names_match_only_within_their_tenancy() {
         ..only("any")
     };
     assert_eq!(rules, [all(rest)]);
+}
+
+/// A source of a peer is never a service of this cluster, whatever its name is, and no `*` includes both.
+#[test]
+fn names_match_only_within_their_cluster() {
+    let list = [
+        between("alpha:web", "api", Action::Allow),
+        between("alpha:*", "api", Action::Deny),
+        between("*", "api", Action::Allow),
+    ];
+    for (source, expected) in [
+        ("web", Action::Allow),
+        ("alpha:web", Action::Allow),
+        ("alpha:other", Action::Deny),
+        ("beta:web", Action::Deny),
+    ] {
+        let decision = super::check(&list, &service(source), Action::Deny);
+        assert_eq!(decision.action, expected, "{source}");
+    }
+    let of_peer = |name| SourceMatch {
+        peer: Some("alpha".into()),
+        ..only(name)
+    };
+    let rest = SourceMatch {
+        name: None,
+        except: vec![of_peer("web")],
+        ..of_peer("any")
+    };
+    assert_eq!(
+        policy(&list, Action::Deny, Layer::L4).rules,
+        [all(of_peer("web")), all(every(&[]))]
+    );
+    assert_eq!(policy(&list, Action::Allow, Layer::L4).rules, [all(rest)]);
 }
 
 fn all(source: SourceMatch) -> Rule {
@@ -329,7 +367,8 @@ fn permissions_equal_to_the_default_have_no_rule() {
 impl SourceMatch {
     fn matches(&self, source: &ServiceName) -> bool {
         let is = |wanted: &Option<Arc<str>>, has| wanted.as_ref().is_none_or(|one| one == has);
-        self.partition == source.tenancy.partition
+        self.peer.as_deref().unwrap_or_default() == &*source.tenancy.peer
+            && self.partition == source.tenancy.partition
             && is(&self.namespace, &source.tenancy.namespace)
             && is(&self.name, &source.name)
             && !self.except.iter().any(|except| except.matches(source))
@@ -432,6 +471,7 @@ prop_compose! {
         source in prop_oneof![
             3 => Just("*"), 3 => Just("web"), 2 => Just("admin"), 2 => Just("cron"),
             1 => Just("*/*"), 1 => Just("team/*"), 1 => Just("team/web"), 1 => Just("shop/*/*"),
+            1 => Just("alpha:*"), 1 => Just("alpha:web"),
         ],
         destination in prop_oneof![2 => Just("*"), 4 => Just("api"), 1 => Just("*/*")],
         action in any_action(),
@@ -511,7 +551,10 @@ proptest! {
     ) {
         let connections = policy(&list, default, Layer::L4);
         let requests = policy(&list, default, Layer::L7);
-        for source in ["web", "admin", "cron", "stranger", "team/web", "team/cron", "shop/web"] {
+        for source in [
+            "web", "admin", "cron", "stranger", "team/web", "team/cron", "shop/web", "alpha:web", "alpha:cron",
+            "beta:web",
+        ] {
             let connection = Asked { source, path: "/", provider: "" };
             prop_assert_eq!(
                 enforce(&connections, connection),

@@ -8,9 +8,7 @@ use crate::check::{CheckStatus, HealthCheck};
 use crate::locality::Locality;
 use crate::node::Node;
 use crate::service::ServiceInstance;
-
-/// The name of the address for callers in other datacenters.
-const WAN: &str = "wan";
+use crate::wan_address::WAN;
 
 /// An instance with its node and the checks of both. The parts are shared, not copied.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

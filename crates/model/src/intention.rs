@@ -13,7 +13,7 @@ use crate::name::{self, WILDCARD};
 use crate::named::named;
 use crate::schema;
 use crate::tenancy::{
-    EVERY_TENANCY, Ignored, NoPeer, NotServed, ServiceName, Tenancy, TenancyName,
+    EVERY_TENANCY, Ignored, NotServed, PeerName, ServiceName, Tenancy, TenancyName,
 };
 use crate::timestamp;
 
@@ -173,9 +173,9 @@ pub struct Intention {
     /// The token that every request requires, from the destination's config entry.
     #[serde(rename = "JWT", skip_serializing_if = "Option::is_none")]
     pub jwt: Option<JwtRequirement>,
-    /// Refused: peering is not served.
-    #[serde(skip_serializing)]
-    pub source_peer: NoPeer,
+    /// The peer whose service is the source; unset for a service of this cluster. Only config entries can set it.
+    #[serde(skip_serializing_if = "PeerName::is_empty")]
+    pub source_peer: PeerName,
     /// Refused: sameness groups are not served.
     #[serde(skip_serializing)]
     pub source_sameness_group: NotServed,
@@ -234,7 +234,7 @@ impl Default for Intention {
             meta: BTreeMap::new(),
             precedence: 0,
             jwt: None,
-            source_peer: NoPeer,
+            source_peer: PeerName::default(),
             source_sameness_group: NotServed,
             source_partition: TenancyName::default(),
             destination_partition: TenancyName::default(),
@@ -274,9 +274,17 @@ pub(crate) fn validate_wildcards(service: &ServiceName) -> Result<(), &'static s
 }
 
 impl Intention {
-    /// The source service.
+    /// The source service, in a tenancy of its peer if it has one.
     pub fn source(&self) -> ServiceName {
-        service(&self.source_partition, &self.source_ns, &self.source_name)
+        let peer = self.source_peer.as_str();
+        match peer.is_empty() {
+            true => service(&self.source_partition, &self.source_ns, &self.source_name),
+            false => {
+                let partition = &self.destination_partition;
+                let source = service(partition, &self.source_ns, &self.source_name);
+                ServiceName::new(&source.tenancy.of_peer(peer), &source.name)
+            }
+        }
     }
 
     /// The destination service.
@@ -287,7 +295,11 @@ impl Intention {
 
     /// Sets the source and the destination.
     pub fn set_ends(&mut self, source: &ServiceName, destination: &ServiceName) {
-        self.source_partition = source.tenancy.shown_partition();
+        self.source_peer = source.tenancy.shown_peer();
+        self.source_partition = match self.source_peer.is_empty() {
+            true => source.tenancy.shown_partition(),
+            false => TenancyName::default(),
+        };
         self.source_ns = source.tenancy.namespace.as_ref().to_owned();
         self.source_name = source.name.as_ref().to_owned();
         self.destination_partition = destination.tenancy.shown_partition();
@@ -296,12 +308,18 @@ impl Intention {
     }
 
     /// Sets computed and fixed values: tenancies, type and precedence; methods in upper case. An
-    /// unset tenancy of the destination means `own`, and one of the source means the destination's.
+    /// unset tenancy of the destination means `own`, and one of the source means the destination's. The namespace of a
+    /// source of a peer is `default` if it is unset.
     pub fn normalise(&mut self, own: &Tenancy) {
         let name = |text: &str| text.parse::<TenancyName>().unwrap_or_default();
         let destination = own.resolve(&self.destination_partition, &name(&self.destination_ns));
-        let source = destination.resolve(&self.source_partition, &name(&self.source_ns));
-        let source = ServiceName::new(&source, &self.source_name);
+        let source = match self.source_peer.is_empty() {
+            true => {
+                let source = destination.resolve(&self.source_partition, &name(&self.source_ns));
+                ServiceName::new(&source, &self.source_name)
+            }
+            false => self.source(),
+        };
         let destination = ServiceName::new(&destination, &self.destination_name);
         self.set_ends(&source, &destination);
         if self.source_type.is_empty() {

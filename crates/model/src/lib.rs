@@ -54,6 +54,7 @@ pub mod timestamp;
 pub mod transaction;
 mod validate;
 pub mod virtual_ip;
+mod wan_address;
 
 pub use access_logs::LogFormat;
 pub use autopilot::AutopilotConfiguration;
@@ -83,6 +84,7 @@ pub use node::Node;
 pub use peering::{
     EstablishPeering, GeneratePeeringToken, PeerTrustBundle, Peering, PeeringRemote, PeeringState,
     PeeringStream, PeeringToken, STREAM_COUNTS, STREAM_WRITTEN, TokenRemote,
+    validate_server_addresses,
 };
 pub use prepared_query::{
     InvalidQuery, MAX_QUERY_NAME, PreparedQuery, QueryDns, QueryFailover, QueryFailoverTarget,
@@ -109,3 +111,4 @@ pub use tenancy::{
     NotServed, PeerName, ServiceName, Tenancy, TenancyName,
 };
 pub use tenant::{Namespace, NamespaceAcls, Partition};
+pub use wan_address::{WAN_FAMILIES, wan_address};

@@ -317,7 +317,7 @@ impl GeneratePeeringToken {
     pub fn validate(&self) -> Result<(), Invalid> {
         validate_peer_name(&self.peer_name)?;
         meta::validate_entry("Meta", &self.meta)?;
-        validate_addresses("ServerExternalAddresses", &self.server_external_addresses)
+        validate_server_addresses("ServerExternalAddresses", &self.server_external_addresses)
     }
 }
 
@@ -351,7 +351,18 @@ fn validate_peer_name(name: &str) -> Result<(), Invalid> {
     ))
 }
 
-fn validate_addresses(field: &str, addresses: &[String]) -> Result<(), Invalid> {
+/// Validates the name of a peer in a field that refers to one, in any case of letters.
+pub(crate) fn validate_reference(field: &str, name: &str) -> Result<(), Invalid> {
+    validate_peer_name(&name.to_ascii_lowercase())
+        .map_err(|invalid| Invalid::new(field, invalid.reason()))
+}
+
+/// Validates addresses of servers: each as `host:port`, at most 64.
+///
+/// # Errors
+///
+/// [`Invalid`] contains the first address that cannot be accepted.
+pub fn validate_server_addresses(field: &str, addresses: &[String]) -> Result<(), Invalid> {
     if addresses.len() > MAX_ADDRESSES {
         let reason = format!("at most {MAX_ADDRESSES} addresses can be given");
         return Err(Invalid::new(field, reason));
@@ -402,9 +413,9 @@ impl PeeringToken {
             refused("failed to decode token: it is not the JSON of a token".to_owned())
         })?;
         let within = |error: Invalid| error.within(FIELD);
-        validate_addresses("ManualServerAddresses", &token.manual_server_addresses)
+        validate_server_addresses("ManualServerAddresses", &token.manual_server_addresses)
             .map_err(within)?;
-        validate_addresses("ServerAddresses", &token.server_addresses).map_err(within)?;
+        validate_server_addresses("ServerAddresses", &token.server_addresses).map_err(within)?;
         if token.server_addresses.is_empty() && token.manual_server_addresses.is_empty() {
             let reason = "peering token server addresses value is empty";
             return Err(refused(reason.to_owned()));

@@ -66,12 +66,7 @@ const TABLE: &[(&str, &str, Reported)] = &[
          RedundancyZoneTag DisableUpgradeMigration UpgradeVersionTag",
         ALL,
     ),
-    // Peerings are stored; no other cluster is called or accepted.
-    ("GeneratePeeringToken", "PeerName", ALL),
-    ("EstablishPeering", "PeerName", ALL),
     // Config entries.
-    ("ServiceConsumer", "Peer PeerName", ALL),
-    ("MeshPeering", "PeerThroughMeshGateways", ALL),
     ("ProxyDefaults", "Config", PROXY_CONFIG),
     ("ServiceDefaults", "ExternalSNI", ALL),
     (
@@ -79,8 +74,6 @@ const TABLE: &[(&str, &str, Reported)] = &[
         "LegacyID LegacyMeta LegacyCreateTime LegacyUpdateTime",
         ALL,
     ),
-    ("Redirect", "Peer", ALL),
-    ("FailoverTarget", "Peer", ALL),
 ];
 
 /// The keys that the server uses to build resources, or the dataplane to build Envoy's bootstrap.

@@ -58,6 +58,21 @@ pub fn gateway(partition: &str, datacenter: &str, trust_domain: &TrustDomain) ->
     }
 }
 
+/// The server name by which a peer calls a service that is exported to it:
+/// `<service>.<namespace>.<partition>.<peer>.external.<trust domain>`. The peer's name and the trust domain are those of
+/// the exporting cluster.
+pub fn exported(service: &ServiceName, peer: &str, trust_domain: &TrustDomain) -> String {
+    let ServiceName { tenancy, name } = service;
+    let (partition, namespace) = (&tenancy.partition, &tenancy.namespace);
+    format!("{name}.{namespace}.{partition}.{peer}.external.{trust_domain}")
+}
+
+/// The server name of the servers of a datacenter for those of its peers:
+/// `server.<datacenter>.peering.<trust domain>`.
+pub fn peering_server(datacenter: &str, trust_domain: &TrustDomain) -> String {
+    format!("server.{datacenter}.peering.{trust_domain}")
+}
+
 #[cfg(test)]
 mod tests {
     use crate::{ServiceName, Tenancy};
@@ -74,6 +89,14 @@ mod tests {
         assert_eq!(
             super::service(&ServiceName::new(&tenancy, "web"), "dc1", &trust_domain),
             "web.team.shop.dc1.internal-v1.c1.consul"
+        );
+        assert_eq!(
+            super::exported(&ServiceName::new(&tenancy, "web"), "alpha", &trust_domain),
+            "web.team.shop.alpha.external.c1.consul"
+        );
+        assert_eq!(
+            super::peering_server("dc1", &trust_domain),
+            "server.dc1.peering.c1.consul"
         );
         assert_eq!(
             super::query("near", "dc1", &trust_domain),

@@ -1,13 +1,13 @@
 //! Validation of service instances and their proxy settings.
 
 use std::net::IpAddr;
-use std::sync::Arc;
 
 use crate::invalid::Invalid;
 use crate::json::decode::Opaque;
 use crate::json::nesting::validate_nesting;
 use crate::name::{self, WILDCARD};
-use crate::proxy::{AccessLogs, AccessLogsType, ConnectProxy, Expose, Upstream, UpstreamType};
+use crate::peering;
+use crate::proxy::{AccessLogs, AccessLogsType, ConnectProxy, Expose, Upstream};
 use crate::register::OF_PEER;
 use crate::service::{ServiceInstance, ServiceKind, Weights};
 use crate::{format_string, meta};
@@ -21,23 +21,7 @@ impl ServiceInstance {
     ///
     /// [`Invalid`] names the first field that cannot be accepted.
     pub fn validate(&self) -> Result<(), Invalid> {
-        name::validate_service_name(&self.service)
-            .map_err(|error| Invalid::new("Service", error.to_string()))?;
-        name::validate_length(&self.id).map_err(|error| Invalid::new("ID", error.to_string()))?;
-        if self.id.contains('/') || self.id.chars().any(char::is_control) {
-            return Err(Invalid::new(
-                "ID",
-                format!(
-                    "{:?} must have no slashes and no control characters",
-                    self.id
-                ),
-            ));
-        }
-        validate_address("Address", &self.address)?;
-        for (key, tagged) in &self.tagged_addresses {
-            let field = format!("TaggedAddresses.{key}.Address");
-            validate_host(&field, &tagged.address)?;
-        }
+        self.validate_names_and_addresses()?;
         if !self.socket_path.is_empty() && self.port != 0 {
             return Err(Invalid::new(
                 "SocketPath",
@@ -47,14 +31,7 @@ impl ServiceInstance {
         if self.kind == ServiceKind::ConnectProxy {
             self.validate_proxy_address()?;
         }
-        self.weights
-            .validate()
-            .map_err(|error| error.within("Weights"))?;
-        if let Some(locality) = &self.locality {
-            locality
-                .validate()
-                .map_err(|error| error.within("Locality"))?;
-        }
+        self.validate_weights_and_locality()?;
         meta::validate_service(self.kind, &self.meta)?;
         if !self.peer_name.is_empty() {
             return Err(Invalid::new("PeerName", OF_PEER));
@@ -77,6 +54,51 @@ impl ServiceInstance {
             }
         };
         proxy.map_err(|error| error.within("Proxy"))
+    }
+
+    /// Validates an instance that a peer exports, whose proxy is not configured here. Its metadata may have any keys: what
+    /// another cluster has registered cannot be changed here.
+    ///
+    /// # Errors
+    ///
+    /// [`Invalid`] names the first field that cannot be accepted.
+    pub fn validate_imported(&self) -> Result<(), Invalid> {
+        self.validate_names_and_addresses()?;
+        self.validate_weights_and_locality()?;
+        meta::validate_entry("Meta", &self.meta)
+    }
+
+    fn validate_names_and_addresses(&self) -> Result<(), Invalid> {
+        name::validate_service_name(&self.service)
+            .map_err(|error| Invalid::new("Service", error.to_string()))?;
+        name::validate_length(&self.id).map_err(|error| Invalid::new("ID", error.to_string()))?;
+        if self.id.contains('/') || self.id.chars().any(char::is_control) {
+            return Err(Invalid::new(
+                "ID",
+                format!(
+                    "{:?} must have no slashes and no control characters",
+                    self.id
+                ),
+            ));
+        }
+        validate_address("Address", &self.address)?;
+        for (key, tagged) in &self.tagged_addresses {
+            let field = format!("TaggedAddresses.{key}.Address");
+            validate_host(&field, &tagged.address)?;
+        }
+        Ok(())
+    }
+
+    fn validate_weights_and_locality(&self) -> Result<(), Invalid> {
+        self.weights
+            .validate()
+            .map_err(|error| error.within("Weights"))?;
+        if let Some(locality) = &self.locality {
+            locality
+                .validate()
+                .map_err(|error| error.within("Locality"))?;
+        }
+        Ok(())
     }
 
     /// Checks only the nesting of the proxy's settings, for instances that were accepted by another server.
@@ -293,31 +315,6 @@ impl ConnectProxy {
         validate_nesting("Config", &self.config)
     }
 
-    /// Refuses upstreams that are prepared queries of other datacenters than the server's own, which are not served.
-    ///
-    /// # Errors
-    ///
-    /// [`Invalid`] names the first such upstream.
-    pub fn refuse_queries_elsewhere(&self, own: &str) -> Result<(), Invalid> {
-        let other = |upstream: &Arc<Upstream>| {
-            let datacenter = upstream.datacenter.as_str();
-            upstream.destination_type == UpstreamType::PreparedQuery
-                && !datacenter.is_empty()
-                && !datacenter.eq_ignore_ascii_case(own)
-        };
-        match self.upstreams.iter().position(other) {
-            None => Ok(()),
-            Some(i) => Err(Invalid::new(
-                format!("Proxy.Upstreams[{i}].Datacenter"),
-                format!(
-                    "{:?} is not served for a prepared query: leave it out, and name datacenters in the Failover of \
-                     the query",
-                    self.upstreams[i].datacenter
-                ),
-            )),
-        }
-    }
-
     fn validate_upstreams(&self) -> Result<(), Invalid> {
         for (i, upstream) in self.upstreams.iter().enumerate() {
             upstream
@@ -406,10 +403,31 @@ impl Upstream {
                 "LocalBindPort or LocalBindSocketPath must be set: the application connects to it",
             ));
         }
-        if !self.destination_peer.is_empty() {
+        self.validate_peer()
+    }
+
+    fn validate_peer(&self) -> Result<(), Invalid> {
+        if self.destination_peer.is_empty() {
+            return Ok(());
+        }
+        peering::validate_reference("DestinationPeer", &self.destination_peer)?;
+        if !self.destination_type.is_service() {
             return Err(Invalid::new(
                 "DestinationPeer",
-                "it is not served: cluster peering does not exist here, leave it out",
+                "a prepared query names the peer itself: set Service.Peer there, and leave it out here",
+            ));
+        }
+        if !self.datacenter.is_empty() {
+            // Consul's error text.
+            return Err(Invalid::new(
+                "DestinationPeer",
+                "upstream cannot specify both destination peer and datacenter",
+            ));
+        }
+        if !self.destination_partition.is_default() {
+            return Err(Invalid::new(
+                "DestinationPartition",
+                "a peering belongs to the partition of the proxy: leave the partition out",
             ));
         }
         Ok(())

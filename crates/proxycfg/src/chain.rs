@@ -12,14 +12,15 @@ use legate_discovery_chain::{
     Chain, ChainError, Entries, NodeKind, Overrides, Request, Target, compile,
 };
 use legate_model::{
-    CheckServiceNode, ConfigEntry, ConfigKind, Protocol, ProxyDefaults, ServiceDefaults,
-    ServiceKind, ServiceName, ServiceResolver, ServiceRouter, ServiceSplitter, Subset, Tenancy,
-    TrustDomain,
+    CheckServiceNode, ConfigEntry, ConfigKind, Locality, PeerTrustBundle, Protocol, ProxyDefaults,
+    ServiceDefaults, ServiceKind, ServiceName, ServiceResolver, ServiceRouter, ServiceSplitter,
+    Subset, Tenancy, TrustDomain,
 };
 use legate_store::ReadTxn;
 use tracing::warn;
 
 use crate::gateways;
+use crate::peers;
 use crate::prepared_query::exact;
 use crate::remote;
 use crate::same;
@@ -95,6 +96,8 @@ pub struct ResolvedChain {
     pub chain: Result<Arc<Chain>, ChainError>,
     /// The instances of each target, in the order of the chain's targets.
     instances: Box<[Arc<Instances>]>,
+    /// The roots of the peers of its targets, each peer once.
+    trust_bundles: Box<[Arc<PeerTrustBundle>]>,
     /// About how many values resources are made from. Cached, because each change of a caller reads
     /// it.
     size: usize,
@@ -109,13 +112,28 @@ impl ResolvedChain {
             size: parts(&chain) + found,
             chain: Ok(chain),
             instances,
+            trust_bundles: Box::default(),
         }
+    }
+
+    /// The same with the roots of the peers of its targets.
+    #[must_use]
+    pub fn with_trust_bundles(mut self, trust_bundles: Box<[Arc<PeerTrustBundle>]>) -> Self {
+        self.trust_bundles = trust_bundles;
+        self
+    }
+
+    /// The roots of the peers that its targets are imported from, each peer once. There are none of peers of which it
+    /// is not known how the target is reached.
+    pub fn trust_bundles(&self) -> &[Arc<PeerTrustBundle>] {
+        &self.trust_bundles
     }
 
     fn failed(error: ChainError) -> Self {
         Self {
             chain: Err(error),
             instances: Box::default(),
+            trust_bundles: Box::default(),
             size: 0,
         }
     }
@@ -160,6 +178,7 @@ impl PartialEq for ResolvedChain {
         };
         let pairs = || self.instances.iter().zip(&other.instances);
         same_chain
+            && self.trust_bundles == other.trust_bundles
             && self.instances.len() == other.instances.len()
             && pairs().all(|(a, b)| same::shared(a, b))
     }
@@ -206,43 +225,89 @@ fn resolve(txn: &ReadTxn<'_>, service: &ServiceName, callers: Callers<'_>) -> Ar
         true => argument.clone(),
         false => format!("{argument}/from {partition}"),
     };
-    let compiled = |entries: &dyn Entries| {
-        let request = Request {
-            service,
-            datacenter,
-            trust_domain,
-            overrides,
-        };
-        // Meta and extensions configure nothing in callers: they are for operators and for the
-        // service's own proxies.
-        let used = |chain: Chain| Chain {
-            service_meta: BTreeMap::new(),
-            envoy_extensions: Vec::new(),
-            ..chain
-        };
-        compile(&request, entries).map(used).map(Arc::new)
+    let request = Request {
+        service,
+        datacenter,
+        trust_domain,
+        overrides,
+    };
+    // Separate from the instances, which change far more often.
+    let of_entries = |txn: &ReadTxn<'_>| match txn.is_exported(service, partition) {
+        true => txn.shared("chain", &argument, |txn| {
+            used(&request, &StoredEntries(txn))
+        }),
+        false => txn.shared("chain without routes", &argument, |txn| {
+            used(&request, &NotExported(StoredEntries(txn)))
+        }),
     };
     txn.shared("resolved chain", &of_callers, |txn| {
-        // Separate from the instances, which change far more often.
-        let chain = match txn.is_exported(service, partition) {
-            true => txn.shared("chain", &argument, |txn| compiled(&StoredEntries(txn))),
-            false => txn.shared("chain without routes", &argument, |txn| {
-                compiled(&NotExported(StoredEntries(txn)))
-            }),
-        };
-        let chain = match &*chain {
+        let chain = match &*of_entries(txn) {
             Ok(chain) => Arc::clone(chain),
             Err(error) => return ResolvedChain::failed(error.clone()),
         };
+        let has_peers = chain
+            .targets
+            .values()
+            .any(|target| peers::is_target(target));
+        let completed = has_peers.then(|| {
+            txn.shared("chain with targets of peers", &of_callers, |txn| {
+                let mut chain = Chain::clone((*of_entries(txn)).as_ref().ok()?);
+                let targets = chain.targets.values_mut();
+                for target in targets.filter(|target| peers::is_target(target)) {
+                    peers::complete(txn, target, partition);
+                }
+                Some(Arc::new(chain))
+            })
+        });
+        let completed = completed.and_then(|completed| Option::clone(&completed));
+        let chain = completed.unwrap_or(chain);
         let instances = chain.targets.values();
         let instances = instances.map(|target| of_target(txn, target, partition, local));
-        ResolvedChain::new(Arc::clone(&chain), instances.collect::<Vec<_>>())
+        let instances: Vec<_> = instances.collect();
+        let bundles = peers::trust_bundles(txn, &chain);
+        ResolvedChain::new(chain, instances).with_trust_bundles(bundles)
     })
+}
+
+/// The chain of a service for callers of its own partition without overrides.
+pub(crate) fn compiled(
+    txn: &ReadTxn<'_>,
+    service: &ServiceName,
+    datacenter: &str,
+    trust_domain: &TrustDomain,
+) -> Arc<Result<Arc<Chain>, ChainError>> {
+    let request = Request {
+        service,
+        datacenter,
+        trust_domain,
+        overrides: Overrides::default(),
+    };
+    // The same query as for callers.
+    let argument = format!("{}/{datacenter}/{trust_domain}", service.name);
+    txn.in_tenancy(&service.tenancy, |txn| {
+        txn.shared("chain", &argument, |txn| {
+            used(&request, &StoredEntries(txn))
+        })
+    })
+}
+
+/// Compiles a chain without what configures nothing in callers: meta and extensions are for operators and for the
+/// service's own proxies.
+fn used(request: &Request<'_>, entries: &dyn Entries) -> Result<Arc<Chain>, ChainError> {
+    let used = |chain: Chain| Chain {
+        service_meta: BTreeMap::new(),
+        envoy_extensions: Vec::new(),
+        ..chain
+    };
+    compile(request, entries).map(used).map(Arc::new)
 }
 
 /// Other partitions see only what a partition exports to them, in every datacenter.
 fn of_target(txn: &ReadTxn<'_>, target: &Target, partition: &str, local: &str) -> Arc<Instances> {
-    if !target.peer.is_empty() || !txn.is_exported(&target.service_name(), partition) {
+    if peers::is_target(target) {
+        return peers::of_target(txn, target, partition);
+    }
+    if !txn.is_exported(&target.service_name(), partition) {
         return Arc::default();
     }
     if !target.datacenter.eq_ignore_ascii_case(local) {
@@ -325,6 +390,10 @@ impl Entries for NotExported<'_, '_> {
     fn proxy_defaults(&self, tenancy: &Tenancy) -> Option<ProxyDefaults> {
         self.0.proxy_defaults(tenancy)
     }
+
+    fn peer_locality(&self, tenancy: &Tenancy, peer: &str) -> Option<Locality> {
+        self.0.peer_locality(tenancy, peer)
+    }
 }
 
 impl Entries for StoredEntries<'_, '_> {
@@ -346,5 +415,11 @@ impl Entries for StoredEntries<'_, '_> {
 
     fn proxy_defaults(&self, tenancy: &Tenancy) -> Option<ProxyDefaults> {
         stored!(self, ProxyDefaults, tenancy, ProxyDefaults::NAME)
+    }
+
+    fn peer_locality(&self, tenancy: &Tenancy, peer: &str) -> Option<Locality> {
+        let peering = |txn: &ReadTxn<'_>| txn.peering(peer);
+        let peering = self.0.in_tenancy(&tenancy.of_partition(), peering)?;
+        peering.remote.locality.clone()
     }
 }

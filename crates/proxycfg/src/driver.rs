@@ -185,7 +185,7 @@ impl Driver {
         if !self.schedule.due(now, reserve) {
             return;
         }
-        let Some(mut snapshot) = self.compute() else {
+        let Some(mut snapshot) = self.compute(now) else {
             return;
         };
         if let Some(last) = self.last.as_deref() {
@@ -201,15 +201,22 @@ impl Driver {
         publish.send_modify(|published| published.snapshot = Some(snapshot));
     }
 
-    fn compute(&mut self) -> Option<Snapshot> {
+    fn compute(&mut self, now: Instant) -> Option<Snapshot> {
         self.follower.forget();
         let state = self.context.store.state();
         let (txn, config) = (state.read(), &self.context.config);
         let (leaves, parts) = (&mut self.leaves, &mut self.parts);
         match kinds::snapshot(&txn, &self.proxy, config, leaves, parts) {
             // Published when what other datacenters have is known, or cannot be: that wakes the follower.
-            Ok(Outcome::Ready(_)) if txn.is_pending() => None,
+            Ok(Outcome::Ready(_)) if txn.is_pending() && !self.schedule.pending(now) => None,
             Ok(Outcome::Ready(snapshot)) => {
+                match txn.is_pending() {
+                    true => info!(
+                        proxy = %self.proxy,
+                        "what other datacenters have is not known in time: the proxy is configured without it"
+                    ),
+                    false => self.schedule.complete(),
+                }
                 leaves.end_others();
                 Some(*snapshot)
             }

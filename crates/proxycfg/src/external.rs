@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use legate_model::{
-    ConfigEntry, ConfigKind, Destination, Intention, Protocol, ServiceName, ServiceResolver, Subset,
+    ConfigEntry, ConfigKind, Destination, Intention, Protocol, ServiceName, ServiceResolver,
+    Subset, TrustDomain,
 };
 use legate_store::ReadTxn;
 
@@ -13,6 +14,7 @@ use crate::chain::Instances;
 use crate::protocol;
 use crate::queries::{self, JwtProviders};
 use crate::same;
+use crate::trust::{self, PeerCallers};
 
 /// A service, the same for all of its gateways.
 #[derive(Clone, Debug)]
@@ -25,6 +27,8 @@ pub struct External {
     pub intentions: Arc<Vec<Arc<Intention>>>,
     /// The JWT providers that the intentions name. Providers that do not exist are left out.
     pub jwt_providers: Arc<JwtProviders>,
+    /// The peers that call it.
+    pub peers: Arc<PeerCallers>,
     /// Its addresses.
     pub addresses: ExternalAddresses,
 }
@@ -64,6 +68,7 @@ impl PartialEq for External {
             && self.protocol == other.protocol
             && same::shared(&self.intentions, &other.intentions)
             && same::shared(&self.jwt_providers, &other.jwt_providers)
+            && same::shared(&self.peers, &other.peers)
             && self.addresses == other.addresses
     }
 }
@@ -91,9 +96,15 @@ impl PartialEq for ExternalAddresses {
 
 /// A service; `None` if the catalog neither has instances of it nor knows where it is. As in Consul,
 /// instances take precedence over a destination.
-pub(crate) fn service(txn: &ReadTxn<'_>, name: &ServiceName) -> Arc<Option<Arc<External>>> {
+pub(crate) fn service(
+    txn: &ReadTxn<'_>,
+    name: &ServiceName,
+    datacenter: &str,
+    trust_domain: &TrustDomain,
+) -> Arc<Option<Arc<External>>> {
+    let argument = format!("{}/{datacenter}/{trust_domain}", name.name);
     txn.in_tenancy(&name.tenancy, |txn| {
-        txn.shared("service outside the mesh", &name.name, |txn| {
+        txn.shared("service outside the mesh", &argument, |txn| {
             let (protocol, addresses) = match at_instances(txn, &name.name) {
                 Some(addresses) => (protocol::of(txn, &name.name), addresses),
                 // As for its callers, `proxy-defaults` do not apply.
@@ -107,6 +118,7 @@ pub(crate) fn service(txn: &ReadTxn<'_>, name: &ServiceName) -> Arc<Option<Arc<E
                 protocol,
                 intentions: queries::intentions(txn, &name.name),
                 jwt_providers: queries::jwt_providers(txn, &name.name),
+                peers: trust::callers(txn, name, datacenter, trust_domain),
                 addresses,
             }))
         })

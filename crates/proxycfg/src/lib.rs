@@ -14,7 +14,8 @@
 //! - [`gateways`] tells which services belong to which gateway.
 //! - `queries` has the reads that many proxies share. `chain` and `transparent` are such reads,
 //!   too.
-//! - `remote` reads services and gateways of other datacenters.
+//! - [`exports`] tells what is exported to peers, and `trust` how their services are recognized.
+//! - `remote` reads services and gateways of other datacenters, and `peers` services of other clusters.
 //! - `schedule` and `limiter` decide when a snapshot is published. They do no IO.
 //! - `driver` is the only asynchronous file. It recomputes the snapshot when its inputs have
 //!   changed.
@@ -24,6 +25,7 @@ mod config;
 mod driver;
 mod egress;
 mod error;
+pub mod exports;
 mod external;
 mod frontends;
 pub mod gateways;
@@ -33,7 +35,8 @@ mod limiter;
 mod manager;
 mod merge;
 pub mod opaque;
-mod prepared_query;
+mod peers;
+pub mod prepared_query;
 pub mod protocol;
 mod queries;
 mod remote;
@@ -41,6 +44,7 @@ mod same;
 mod schedule;
 mod snapshot;
 mod transparent;
+mod trust;
 mod upstream;
 mod value;
 mod watch;
@@ -51,10 +55,13 @@ pub use egress::{Destination, Destinations};
 pub use error::{Ended, WatchError};
 pub use external::{External, ExternalAddresses};
 pub use frontends::{Frontends, ServiceFrontend};
-pub use gateways::{Exposed, ExposedPort, ExposedService, MeshService, MeshServices};
+pub use gateways::{
+    Exposed, ExposedPort, ExposedService, MeshService, MeshServices, PeerExport, PeerRoute,
+    PeerRoutes,
+};
 pub use kinds::{
-    ApiGateway, BackendSnapshot, IngressGateway, Kind, MeshGateway, Represented, Sidecar,
-    TerminatingGateway, snapshot_of,
+    ApiGateway, BackendSnapshot, IngressGateway, Kind, MeshGateway, PeerExports, Represented,
+    Sidecar, TerminatingGateway, snapshot_of,
 };
 /// Part of snapshots; exported here so that later stages need not depend on the CA.
 pub use legate_ca::{Leaf, LeafHolder, LeafId};
@@ -66,5 +73,6 @@ pub use queries::JwtProviders;
 pub use remote::{GatewaysElsewhere, GatewaysOf, Servers};
 pub use snapshot::{Proxy, ProxyId, Snapshot};
 pub use transparent::{Dialled, DialledKind, ImplicitUpstream, ImplicitUpstreams};
+pub use trust::{PeerCallers, PeerTrust, Peers};
 pub use upstream::UpstreamSnapshot;
 pub use watch::SnapshotWatch;

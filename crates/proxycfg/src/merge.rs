@@ -215,7 +215,9 @@ fn overriding<'a>(
         candidate
             .name
             .eq_ignore_ascii_case(&upstream.destination_name)
-            && candidate.peer == upstream.destination_peer
+            && candidate
+                .peer
+                .eq_ignore_ascii_case(&upstream.destination_peer)
             && own.resolve(&candidate.partition, &candidate.namespace) == upstream.tenancy(own)
     })
 }
@@ -226,6 +228,7 @@ pub(crate) fn plain_upstream(service: &ServiceName, own: &Tenancy) -> Upstream {
     Upstream {
         destination_partition,
         destination_namespace,
+        destination_peer: service.tenancy.peer.as_ref().to_owned(),
         destination_name: service.name.as_ref().to_owned(),
         ..Upstream::default()
     }
@@ -254,8 +257,10 @@ pub(crate) fn unregistered_upstream(
     let mut upstream = Arc::new(plain_upstream(service, own));
     fill_upstream(&mut upstream, &ServiceInstance::default(), central);
     let mut upstream = Arc::unwrap_or_clone(upstream);
-    // It has no effect here, and without it the upstream is the same for every caller.
-    upstream.mesh_gateway = MeshGateway::default();
+    if upstream.destination_peer.is_empty() {
+        // It has no effect here, and without it the upstream is the same for every caller.
+        upstream.mesh_gateway = MeshGateway::default();
+    }
     upstream
 }
 
@@ -265,6 +270,12 @@ pub(crate) fn has_upstream_config(central: &Central<'_>) -> bool {
         .service()
         .and_then(|one| one.upstream_config.as_ref());
     settings.is_some()
+}
+
+/// Whether the caller's `service-defaults` say how it reaches what is behind gateways.
+pub(crate) fn has_gateway_mode(central: &Central<'_>) -> bool {
+    let mode = central.service().map(|one| &one.mesh_gateway);
+    mode.is_some_and(|mode| *mode != MeshGateway::default())
 }
 
 fn upstream_config(entry: &UpstreamDefaults) -> Opaque {

@@ -17,7 +17,7 @@ use crate::chain::Instances;
 use crate::prepared_query::exact;
 
 /// The name and the id of the service that servers register themselves as.
-const SERVERS: &str = "consul";
+pub(crate) const SERVERS: &str = "consul";
 
 /// The endpoints of a target in another datacenter for callers of a partition: its instances or, if the target is to be
 /// reached by mesh gateways, those of its datacenter or of this one.
@@ -69,8 +69,8 @@ fn may_be_healthy(txn: &ReadTxn<'_>, range: &Range) -> bool {
     matches!(txn.remote(range), Remote::Failed(_)) && has_gateways()
 }
 
-/// The instances through which a service is reached in the mesh of another datacenter, at their addresses for callers
-/// elsewhere.
+/// The instances through which a service is reached in the mesh of another datacenter, as far as there is an address for
+/// callers elsewhere. Their addresses are those that they have there.
 ///
 /// Also returns whether the datacenter is asked for changes: otherwise they may be gone.
 pub(crate) fn instances(
@@ -80,7 +80,13 @@ pub(crate) fn instances(
 ) -> (Vec<CheckServiceNode>, bool) {
     let range = Range::instances(datacenter, service);
     let is_connected = txn.remote_if_known(&range).is_some_and(|(_, is)| is);
-    (from_elsewhere(txn, &range), is_connected)
+    let reachable = |one: &&CheckServiceNode| !one.wan_address().0.is_empty();
+    let all = match txn.remote(&range) {
+        Remote::Known(all) => all.iter().filter(reachable).cloned().collect(),
+        // The driver reports why.
+        Remote::Pending | Remote::Failed(_) => Vec::new(),
+    };
+    (all, is_connected)
 }
 
 /// The mesh gateways of a partition in another datacenter, at their addresses for callers elsewhere. Those of the default
@@ -126,7 +132,7 @@ fn from_elsewhere(txn: &ReadTxn<'_>, range: &Range) -> Vec<CheckServiceNode> {
     }
 }
 
-fn at_wan_addresses(list: &[CheckServiceNode]) -> Vec<CheckServiceNode> {
+pub(crate) fn at_wan_addresses(list: &[CheckServiceNode]) -> Vec<CheckServiceNode> {
     let reachable = list.iter().map(CheckServiceNode::at_wan_address);
     // Envoy refuses an address without a host.
     reachable
@@ -226,7 +232,7 @@ pub(crate) fn servers(txn: &ReadTxn<'_>, domain: &Arc<str>) -> Arc<Option<Server
 }
 
 /// The mesh gateways of a partition in this datacenter.
-fn here(txn: &ReadTxn<'_>, partition: &str) -> Arc<Vec<CheckServiceNode>> {
+pub fn here(txn: &ReadTxn<'_>, partition: &str) -> Arc<Vec<CheckServiceNode>> {
     let tenancy = Tenancy {
         partition: partition.into(),
         ..Tenancy::default()
@@ -240,7 +246,7 @@ fn here(txn: &ReadTxn<'_>, partition: &str) -> Arc<Vec<CheckServiceNode>> {
 
 /// Gateways as the endpoints of a service behind them. All of them are healthy if one of its instances is, as in Consul:
 /// so callers fail over when there is none. Gateways with a critical check are left out.
-fn behind(is_healthy: bool, mut gateways: Vec<CheckServiceNode>) -> Instances {
+pub(crate) fn behind(is_healthy: bool, mut gateways: Vec<CheckServiceNode>) -> Instances {
     gateways.retain(|gateway| gateway.health() != CheckStatus::Critical);
     for gateway in &mut gateways {
         gateway.checks.clear();
@@ -255,7 +261,7 @@ fn behind(is_healthy: bool, mut gateways: Vec<CheckServiceNode>) -> Instances {
     gateways.into()
 }
 
-fn gets_traffic(instance: &CheckServiceNode, only_passing: bool) -> bool {
+pub(crate) fn gets_traffic(instance: &CheckServiceNode, only_passing: bool) -> bool {
     let weights = instance.service.weights;
     match instance.health() {
         CheckStatus::Passing => weights.passing > 0,

@@ -11,7 +11,8 @@ use std::sync::Arc;
 use legate_intentions::{Action, Reach};
 use legate_model::virtual_ip::EXTERNAL_TAGGED_ADDRESS;
 use legate_model::{
-    CheckServiceNode, ConfigKind, ProxyDefaults, ServiceName, Tenancy, TrustDomain, Upstream,
+    CheckServiceNode, ConfigEntry, ConfigKind, ProxyDefaults, ServiceName, Tenancy, TrustDomain,
+    Upstream,
 };
 use legate_store::ReadTxn;
 
@@ -80,7 +81,7 @@ impl PartialEq for ImplicitUpstream {
 
 /// The services that `source`, of the current tenancy, may call by their virtual IPs. They have a
 /// virtual IP, are in the same partition or exported to it, and are allowed by intentions or else
-/// by the default. `local` is the datacenter of this catalog. As in Consul.
+/// by the default. Services of peers have their intentions there, so that all of them are included. `local` is the datacenter of this catalog. As in Consul.
 pub(crate) fn implicit_upstreams(
     txn: &ReadTxn<'_>,
     source: &str,
@@ -97,7 +98,9 @@ pub(crate) fn implicit_upstreams(
         let source_name = ServiceName::new(own, source);
         let mut services = txn.services_with_virtual_ips();
         services.retain(|service| txn.is_exported(service, &own.partition));
-        let tenancies: BTreeSet<&Tenancy> = services.iter().map(|one| &one.tenancy).collect();
+        let tenancies = services.iter().map(|one| &one.tenancy);
+        let tenancies = tenancies.filter(|tenancy| tenancy.peer.is_empty());
+        let tenancies: BTreeSet<&Tenancy> = tenancies.collect();
         let mut entries = Vec::new();
         for tenancy in tenancies {
             // Intentions for a destination outside the mesh allow no service in the mesh.
@@ -114,11 +117,18 @@ pub(crate) fn implicit_upstreams(
             service_defaults: service_defaults.as_deref(),
         };
         let configured = merge::has_upstream_config(&central);
+        let gateways_configured = configured || merge::has_gateway_mode(&central);
+        let is_of_peer = |service: &ServiceName| !service.tenancy.peer.is_empty();
         let callable = services.into_iter().filter(|service| {
             let is_own = service.tenancy == *own && service.name.eq_ignore_ascii_case(source);
-            !is_own && *service.name != *queries::CONTROL_PLANE && reach.allows(service)
+            let is_allowed = is_of_peer(service) || reach.allows(service);
+            !is_own && *service.name != *queries::CONTROL_PLANE && is_allowed
         });
-        let upstream = |service: ServiceName| match configured {
+        let is_configured = |service: &ServiceName| match is_of_peer(service) {
+            true => gateways_configured,
+            false => configured,
+        };
+        let upstream = |service: ServiceName| match is_configured(&service) {
             false => implicit_upstream(txn, &service, local, trust_domain),
             true => configured_upstream(txn, source, &service, local, trust_domain),
         };
@@ -134,9 +144,27 @@ fn implicit_upstream(
     trust_domain: &TrustDomain,
 ) -> Arc<ImplicitUpstream> {
     txn.shared("implicit upstream", &service.to_string(), |txn| {
-        let upstream = merge::plain_upstream(service, txn.tenancy());
+        let upstream = match service.tenancy.peer.is_empty() {
+            true => merge::plain_upstream(service, txn.tenancy()),
+            false => upstream_of_peer(txn, service, None),
+        };
         resolve(txn, upstream, local, trust_domain)
     })
+}
+
+/// A service of a peer as an upstream of a caller with these `service-defaults`. Whether it is reached by local gateways
+/// may also be in `proxy-defaults`.
+fn upstream_of_peer(
+    txn: &ReadTxn<'_>,
+    service: &ServiceName,
+    service_defaults: Option<&ConfigEntry>,
+) -> Upstream {
+    let proxy_defaults = txn.config_entry(ConfigKind::ProxyDefaults, ProxyDefaults::NAME);
+    let central = Central {
+        proxy_defaults: proxy_defaults.as_deref(),
+        service_defaults,
+    };
+    merge::unregistered_upstream(service, txn.tenancy(), &central)
 }
 
 /// A service as an upstream of a caller whose `service-defaults` have upstream settings.
@@ -151,17 +179,22 @@ fn configured_upstream(
     let argument = format!("{source}/{service}");
     txn.shared("implicit upstream with settings", &argument, |txn| {
         let service_defaults = txn.config_entry(ConfigKind::ServiceDefaults, source);
+        let service_defaults = service_defaults.as_deref();
         let central = Central {
             proxy_defaults: None,
-            service_defaults: service_defaults.as_deref(),
+            service_defaults,
         };
-        let upstream = merge::unregistered_upstream(service, txn.tenancy(), &central);
+        let upstream = match service.tenancy.peer.is_empty() {
+            true => merge::unregistered_upstream(service, txn.tenancy(), &central),
+            false => upstream_of_peer(txn, service, service_defaults),
+        };
         resolve(txn, upstream, local, trust_domain)
     })
 }
 
 /// An implicit upstream. `local` is the datacenter of this catalog. The addresses come from the
-/// service's own instances, whatever the targets of its chain are.
+/// service's own instances, whatever the targets of its chain are. A service of a peer has the virtual IP that this
+/// cluster has given it, and none that the peer names: that could belong to something else here.
 fn resolve(
     txn: &ReadTxn<'_>,
     upstream: Upstream,
@@ -171,14 +204,27 @@ fn resolve(
     let resolved = upstream::resolved(txn, &upstream, local, trust_domain);
     let (own, callee) = (txn.tenancy(), upstream.tenancy(txn.tenancy()));
     let is_near = own.partition == callee.partition;
+    let name = &upstream.destination_name;
     ImplicitUpstream {
-        addresses: txn.in_tenancy(&callee, |txn| {
-            addresses(txn, &upstream.destination_name, is_near)
-        }),
+        addresses: match upstream.destination_peer.as_str() {
+            "" => txn.in_tenancy(&callee, |txn| addresses(txn, name, is_near)),
+            peer => txn.in_tenancy(&callee.of_peer(peer), |txn| {
+                let ip = txn.virtual_ip(name).map(|ip| ip.address().into());
+                ip.map(of_service).into_iter().collect()
+            }),
+        },
         upstream: UpstreamSnapshot {
             upstream: Arc::new(upstream),
             resolved,
         },
+    }
+}
+
+fn of_service(ip: IpAddr) -> Dialled {
+    Dialled {
+        kind: DialledKind::Service,
+        age: 0,
+        ip,
     }
 }
 
@@ -194,11 +240,7 @@ fn addresses(txn: &ReadTxn<'_>, service: &str, is_near: bool) -> BTreeSet<Dialle
     let automatic = txn.virtual_ip(service).map(|ip| ip.address());
     let assigned = is_near.then(|| txn.manual_virtual_ips(service));
     let owned = automatic.into_iter().chain(assigned.into_iter().flatten());
-    let owned = owned.map(|ip| Dialled {
-        kind: DialledKind::Service,
-        age: 0,
-        ip: ip.into(),
-    });
+    let owned = owned.map(|ip| of_service(ip.into()));
     let instances = chain::instances(txn, service);
     // Not those of gateways, which represent many services.
     let own = |instance: &&CheckServiceNode| instance.service.destination().is_some();

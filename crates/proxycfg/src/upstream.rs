@@ -8,6 +8,7 @@ use legate_store::ReadTxn;
 
 use crate::chain::{self, Callers, ResolvedChain};
 use crate::merge;
+use crate::peers;
 use crate::prepared_query;
 use crate::same;
 use crate::value::{Element, queried, values};
@@ -56,8 +57,15 @@ pub(crate) fn resolved(
     let name = &upstream.destination_name;
     match upstream.destination_type {
         UpstreamType::Unset | UpstreamType::Service => {
-            let service = ServiceName::new(&upstream.tenancy(own), name);
-            chain::resolved(txn, &service, callers)
+            let mut service = ServiceName::new(&upstream.tenancy(own), name);
+            match upstream.destination_peer.as_str() {
+                "" => chain::resolved(txn, &service, callers),
+                peer => {
+                    // As in Consul: a peering belongs to the partition of the proxy.
+                    service.tenancy.partition = Arc::clone(&own.partition);
+                    peers::resolved(txn, &service, peer, callers)
+                }
+            }
         }
         UpstreamType::PreparedQuery => prepared_query::resolved(txn, name, callers),
     }

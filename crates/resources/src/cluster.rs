@@ -15,7 +15,7 @@ use envoy_types::pb::envoy::r#type::v3::Percent;
 use envoy_types::pb::google::protobuf::UInt32Value;
 use legate_discovery_chain::Target;
 use legate_model::{Protocol, ServiceInstance, ServiceName, SpiffeId, TrustDomain};
-use legate_proxycfg::{Destination, Proxy};
+use legate_proxycfg::{Destination, Instances, Proxy, ResolvedChain};
 
 use crate::balancing::Balancing;
 use crate::custom;
@@ -23,13 +23,14 @@ use crate::duration::proto_duration;
 use crate::encode::{self, EncodedResource};
 use crate::endpoint;
 use crate::error::{GenerateError, MAX_SERVER_NAME};
+use crate::gateway::external::{self, Discovery};
 use crate::listener::Bind;
 use crate::listener::exposed::PathHttp;
 use crate::memo::Memo;
 use crate::names::{self, HTTP_OPTIONS, LOCAL_APP, ORIGINAL_DESTINATION};
 use crate::retry;
 use crate::settings::{CLUSTER_JSON, LOCAL_CLUSTER_JSON, Limits, Outliers, ProxySettings};
-use crate::tls::{self, TlsSettings};
+use crate::tls::{self, Servers, TlsSettings};
 use crate::upstream::{ClusterKind, ClusterPlan, UpstreamPlan};
 
 /// The connect timeout for destinations outside the mesh, as in Consul.
@@ -197,7 +198,8 @@ fn build_local(input: &LocalInput<'_>) -> Cluster {
 struct UpstreamInput<'a> {
     name: &'a str,
     sni: &'a str,
-    identity: String,
+    servers: Servers,
+    discovery: Discovery<'a>,
     connect_timeout: Duration,
     http2: bool,
     balancing: Balancing,
@@ -214,29 +216,50 @@ struct FailoverInput<'a> {
     connect_timeout: Duration,
 }
 
-/// A cluster of an upstream. Its endpoints are a separate resource with the same name.
+/// Who may answer for a target; `None` if that is not known.
+fn servers(proxy: &Proxy, target: &Target) -> Option<Servers> {
+    match target.peer.as_str() {
+        "" => {
+            let service = target.service_name();
+            let identity = identity(&proxy.trust_domain, &service, &target.datacenter);
+            Some(Servers::of_mesh(identity))
+        }
+        peer => Servers::of_peer(peer, &target.peer_identities),
+    }
+}
+
+/// A cluster of an upstream. Its endpoints are a separate resource with the same name, except those at host names.
 pub(crate) fn upstream(
     memo: &Memo,
     plan: &UpstreamPlan<'_>,
     cluster: &ClusterPlan<'_>,
     tls: &TlsSettings,
     fetch_timeout: Option<Duration>,
+    warnings: &mut Vec<String>,
 ) -> Result<Arc<EncodedResource>, GenerateError> {
     let (target, balancer) = match &cluster.kind {
         ClusterKind::Target(target, balancer) => (target, balancer),
         ClusterKind::Failover(members) => return failover(memo, cluster, members),
     };
+    let Some(servers) = servers(plan.proxy, target) else {
+        warnings.push(format!(
+            "upstream {}: it is not known how service {} of peer {} is reached, so that nothing is sent there; see the \
+             peering, its trust bundle, and what the peer exports",
+            plan.id, target.service, target.peer
+        ));
+        return unreachable(memo, &cluster.name, cluster.connect_timeout);
+    };
     if let Some(text) = &plan.settings.cluster {
-        return written_upstream(memo, plan, target, tls, text);
+        return written_upstream(memo, plan, (target, servers), tls, text);
     }
     let input = UpstreamInput {
         name: &cluster.name,
         sni: &target.sni,
-        identity: identity(
-            &plan.proxy.trust_domain,
-            &target.service_name(),
-            &target.datacenter,
-        ),
+        servers,
+        discovery: match names_of(&plan.upstream.resolved, target) {
+            Some(instances) => Discovery::of_peer(&plan.id, instances, warnings),
+            None => Discovery::Endpoints,
+        },
         connect_timeout: cluster.connect_timeout,
         http2: plan.protocol().is_http2(),
         balancing: Balancing::of(*balancer),
@@ -245,9 +268,60 @@ pub(crate) fn upstream(
         tls,
         fetch_timeout,
     };
-    memo.get(&input, |input| {
+    made_upstream(memo, &input)
+}
+
+/// The instances of a target of a peer, if some have host names: they are part of the cluster.
+pub(crate) fn names_of<'a>(resolved: &'a ResolvedChain, target: &Target) -> Option<&'a Instances> {
+    if target.peer.is_empty() {
+        return None;
+    }
+    let instances = resolved.instances(&target.id)?;
+    external::has_names(instances).then_some(&**instances)
+}
+
+fn made_upstream(
+    memo: &Memo,
+    input: &UpstreamInput<'_>,
+) -> Result<Arc<EncodedResource>, GenerateError> {
+    memo.get(input, |input| {
         let cluster = build_upstream(input);
-        Ok(encode::resource(input.name, &cluster, &[input.name]))
+        let waits_for = input.discovery.waits_for(input.name);
+        Ok(encode::resource(input.name, &cluster, waits_for.as_slice()))
+    })
+}
+
+/// Whether a target has no endpoints of its own: it is not known who may answer for it.
+pub(crate) fn is_unreachable(target: &Target) -> bool {
+    !target.peer.is_empty() && target.peer_identities.is_empty()
+}
+
+#[derive(Hash)]
+struct UnreachableInput<'a> {
+    name: &'a str,
+    connect_timeout: Duration,
+}
+
+/// The cluster of a target of which it is not known who may answer for it: it opens no connection, so that others take
+/// over if there are some, and requests fail otherwise.
+fn unreachable(
+    memo: &Memo,
+    name: &str,
+    connect_timeout: Duration,
+) -> Result<Arc<EncodedResource>, GenerateError> {
+    let input = UnreachableInput {
+        name,
+        connect_timeout,
+    };
+    memo.get(&input, |input| {
+        let mut cluster = Cluster {
+            name: input.name.to_owned(),
+            alt_stat_name: input.name.to_owned(),
+            connect_timeout: Some(proto_duration(input.connect_timeout)),
+            ..Cluster::default()
+        };
+        Discovery::Nowhere.set(&mut cluster, None);
+        Ok(encode::resource(input.name, &cluster, &[]))
     })
 }
 
@@ -267,11 +341,12 @@ pub(crate) fn destination(
     let input = UpstreamInput {
         name,
         sni: name,
-        identity: identity(
+        servers: Servers::of_mesh(identity(
             &proxy.trust_domain,
             &ServiceName::new(&proxy.id.tenancy, &destination.name),
             &proxy.datacenter,
-        ),
+        )),
+        discovery: Discovery::Endpoints,
         connect_timeout: DESTINATION_TIMEOUT,
         http2: destination.protocol.is_http2(),
         balancing: Balancing::default(),
@@ -280,10 +355,7 @@ pub(crate) fn destination(
         tls,
         fetch_timeout,
     };
-    memo.get(&input, |input| {
-        let cluster = build_upstream(input);
-        Ok(encode::resource(input.name, &cluster, &[input.name]))
-    })
+    made_upstream(memo, &input)
 }
 
 /// The cluster that fails over between others in order. See [`crate::upstream`].
@@ -327,20 +399,15 @@ fn build_failover(input: &FailoverInput<'_>) -> Cluster {
 fn written_upstream(
     memo: &Memo,
     plan: &UpstreamPlan<'_>,
-    target: &Target,
+    (target, servers): (&Target, Servers),
     tls: &TlsSettings,
     text: &str,
 ) -> Result<Arc<EncodedResource>, GenerateError> {
-    let identity = identity(
-        &plan.proxy.trust_domain,
-        &target.service_name(),
-        &target.datacenter,
-    );
-    let input = (CLUSTER_JSON, text, tls, &target.sni, identity);
-    memo.get(&input, |(_, text, tls, sni, identity)| {
+    let input = (CLUSTER_JSON, text, tls, &target.sni, servers);
+    memo.get(&input, |(_, text, tls, sni, servers)| {
         let written = crate::upstream::written(memo, &plan.upstream.upstream, text);
         let mut cluster = Cluster::clone((*written).as_ref().map_err(Clone::clone)?);
-        cluster.transport_socket = Some(tls::upstream(tls, sni, identity));
+        cluster.transport_socket = Some(tls::upstream_to(tls, sni, servers));
         // Matches would take precedence over the socket set above.
         cluster.transport_socket_matches.clear();
         let name = cluster.name.clone();
@@ -349,10 +416,6 @@ fn written_upstream(
 }
 
 fn build_upstream(input: &UpstreamInput<'_>) -> Cluster {
-    let eds = cluster::EdsClusterConfig {
-        eds_config: Some(tls::ads(input.fetch_timeout.map(proto_duration))),
-        ..cluster::EdsClusterConfig::default()
-    };
     let balancing = cluster::CommonLbConfig {
         // Never send requests to unhealthy instances, even if most are unhealthy.
         healthy_panic_threshold: Some(Percent { value: 0.0 }),
@@ -363,17 +426,14 @@ fn build_upstream(input: &UpstreamInput<'_>) -> Cluster {
     let mut cluster = Cluster {
         name: input.name.to_owned(),
         alt_stat_name: input.name.to_owned(),
-        cluster_discovery_type: Some(cluster::ClusterDiscoveryType::Type(
-            cluster::DiscoveryType::Eds.into(),
-        )),
-        eds_cluster_config: Some(eds),
         connect_timeout: Some(proto_duration(input.connect_timeout)),
         common_lb_config: Some(balancing),
         circuit_breakers: Some(upstream_breakers(input.limits)),
         outlier_detection: Some(outliers(input.outliers)),
-        transport_socket: Some(tls::upstream(input.tls, input.sni, &input.identity)),
+        transport_socket: Some(tls::upstream_to(input.tls, input.sni, &input.servers)),
         ..Cluster::default()
     };
+    input.discovery.set(&mut cluster, input.fetch_timeout);
     input.balancing.apply(&mut cluster);
     if input.http2 {
         set_http_options(&mut cluster, http2_only());

@@ -1,7 +1,7 @@
 //! Names of resources and filters that are referred to from several places.
 
 use legate_model::{Destination, ServiceName, Tenancy, Upstream, UpstreamId, UpstreamType, sni};
-use legate_proxycfg::Proxy;
+use legate_proxycfg::{Peers, Proxy};
 
 use crate::resource_type::Type;
 
@@ -10,6 +10,9 @@ pub const LEAF: &str = "leaf";
 
 /// The secret with the certificates that peers are verified against.
 pub const ROOTS: &str = "roots";
+
+/// The secret with the certificates that callers of the mesh and of peers are verified against.
+pub(crate) const ROOTS_AND_PEERS: &str = "roots and peers";
 
 /// The cluster of the proxy's application.
 pub(crate) const LOCAL_APP: &str = "local_app";
@@ -89,6 +92,11 @@ pub(crate) fn jwks_cluster(provider: &str) -> String {
     format!("jwks_cluster_{provider}")
 }
 
+/// The secret with the certificates that the services of a peer are verified against.
+pub(crate) fn peer_roots(peer: &str) -> String {
+    format!("{ROOTS} of peer {}", peer.to_ascii_lowercase())
+}
+
 /// The datacenter of an upstream.
 pub(crate) fn datacenter<'a>(proxy: &'a Proxy, upstream: &'a Upstream) -> &'a str {
     match upstream.datacenter.as_str() {
@@ -104,9 +112,11 @@ pub(crate) fn service(proxy: &Proxy, upstream: &Upstream) -> ServiceName {
 }
 
 /// The name of an upstream's service in extensions. Its partition and namespace precede it if they
-/// differ from those of the proxy.
+/// differ from those of the proxy. An extension names no service of a peer.
 pub(crate) fn extended(proxy: &Proxy, upstream: &Upstream) -> String {
-    seen_from(&proxy.id.tenancy, &service(proxy, upstream))
+    let mut service = service(proxy, upstream);
+    service.tenancy = service.tenancy.of_peer(&upstream.destination_peer);
+    seen_from(&proxy.id.tenancy, &service)
 }
 
 /// The same for a service that an extension of a proxy in this tenancy names.
@@ -117,6 +127,7 @@ pub(crate) fn seen_from(own: &Tenancy, service: &ServiceName) -> String {
         partition,
         namespace,
         name: service.name.as_ref().to_owned(),
+        peer: service.tenancy.peer.as_ref().to_owned(),
         ..UpstreamId::default()
     };
     id.to_string()
@@ -183,11 +194,21 @@ pub(crate) fn leaf_of(proxy: &Proxy, service: &ServiceName) -> String {
     format!("{LEAF} of {}", subset(proxy, service, ""))
 }
 
+/// The secret with the certificates that callers of these peers are verified against. `with_own`: and those of the mesh.
+pub(crate) fn roots_of(peers: &Peers, with_own: bool) -> String {
+    let peers: Vec<&str> = peers.keys().map(AsRef::as_ref).collect();
+    let beginning = match with_own {
+        true => ROOTS_AND_PEERS,
+        false => "peers",
+    };
+    format!("{beginning} {}", peers.join(","))
+}
+
 /// A service in statistics. As in Consul.
-pub(crate) fn service_filter(proxy: &Proxy, service: &ServiceName) -> String {
+pub(crate) fn service_filter(proxy: &Proxy, service: &ServiceName) -> FilterName {
     let ServiceName { tenancy, name } = service;
     let (namespace, partition) = (&tenancy.namespace, &tenancy.partition);
-    format!("{name}.{namespace}.{partition}.{}", proxy.datacenter)
+    FilterName::from(format!("{name}.{namespace}.{partition}.{}", proxy.datacenter).as_str())
 }
 
 /// The port of an API gateway that a resource of this type and name is for, as in `443` or `53/udp`;
@@ -206,18 +227,52 @@ pub fn gateway_port(type_url: &str, name: &str) -> Option<String> {
     Some(format!("{port}{transport}"))
 }
 
-/// The name of an upstream in statistics: `<service>.<namespace>.<partition>.<datacenter>`, or the
-/// id of the upstream for a prepared query. As in Consul.
-pub(crate) fn upstream_filter(proxy: &Proxy, upstream: &Upstream) -> String {
+/// The prefix of upstreams in statistics.
+const UPSTREAM_STATS: &str = "upstream.";
+
+/// The prefix of upstreams that name a peer. As in Consul.
+const PEERED_STATS: &str = "upstream_peered.";
+
+/// The name of an upstream in statistics, and in the routes of its listener.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct FilterName {
+    prefix: &'static str,
+    pub(crate) name: String,
+}
+
+impl FilterName {
+    /// The prefix of its statistics.
+    pub(crate) fn stats(&self) -> String {
+        stat_prefix(self.prefix, &self.name)
+    }
+}
+
+impl From<&str> for FilterName {
+    fn from(name: &str) -> Self {
+        Self {
+            prefix: UPSTREAM_STATS,
+            name: name.to_owned(),
+        }
+    }
+}
+
+/// The name of an upstream: `<service>.<namespace>.<partition>.<datacenter>`, the id of the upstream for a prepared
+/// query, or `<service>.<namespace>.<peer>`. As in Consul.
+pub(crate) fn upstream_filter(proxy: &Proxy, upstream: &Upstream) -> FilterName {
     if upstream.destination_type == UpstreamType::PreparedQuery {
-        return upstream.id().to_string();
+        return FilterName::from(upstream.id().to_string().as_str());
     }
     let datacenter = datacenter(proxy, upstream);
     let ServiceName { tenancy, name } = service(proxy, upstream);
-    format!(
-        "{name}.{}.{}.{datacenter}",
-        tenancy.namespace, tenancy.partition
-    )
+    if !upstream.destination_peer.is_empty() {
+        let peer = upstream.destination_peer.to_ascii_lowercase();
+        return FilterName {
+            prefix: PEERED_STATS,
+            name: format!("{name}.{}.{peer}", tenancy.namespace),
+        };
+    }
+    let (namespace, partition) = (&tenancy.namespace, &tenancy.partition);
+    FilterName::from(format!("{name}.{namespace}.{partition}.{datacenter}").as_str())
 }
 
 /// A name in statistics, without Envoy's separator.

@@ -5,6 +5,8 @@
 //!
 //! Token requirements are conditions on the claims that the filter of [`crate::jwt`] stores.
 //!
+//! Callers are matched by [`callers`].
+//!
 //! The messages that contain the map of policies are declared here, because the map in Envoy's
 //! generated types has no order, so that two encodings could differ.
 
@@ -26,16 +28,16 @@ use envoy_types::pb::google::protobuf::Any;
 use legate_intentions::{
     Action, Layer, PermissionRule, Permissions, Rule, Shape, SourceMatch, Token, policy,
 };
-use legate_model::{
-    DEFAULT_TENANCY, HttpHeaderPermission, Intention, JwtRequirement, Protocol, SpiffeId, Tenancy,
-    TrustDomain,
-};
-use legate_proxycfg::{JwtProviders, Proxy, Sidecar};
+use legate_model::{HttpHeaderPermission, Intention, JwtRequirement, Protocol, TrustDomain};
+use legate_proxycfg::{JwtProviders, PeerCallers, Proxy, Sidecar};
 use prost::{Message, Name};
 use string_matcher::MatchPattern;
 
 use crate::error::GenerateError;
 use crate::jwt::claims;
+use crate::rbac::callers::{Callers, identified};
+
+mod callers;
 
 /// The policy with all rules for connections.
 const LAYER4: &str = "consul-intentions-layer4";
@@ -89,6 +91,8 @@ pub(crate) struct Access<'a> {
     /// The action if no intention matches.
     pub(crate) default: Action,
     pub(crate) trust_domain: &'a TrustDomain,
+    /// The peers that call it.
+    pub(crate) peers: &'a PeerCallers,
 }
 
 impl<'a> Access<'a> {
@@ -99,6 +103,7 @@ impl<'a> Access<'a> {
             providers: &sidecar.jwt_providers,
             default: proxy.default_intention,
             trust_domain: &proxy.trust_domain,
+            peers: &sidecar.peers,
         }
     }
 
@@ -163,7 +168,13 @@ impl<'a> Access<'a> {
 
     fn rules(self, layer: Layer) -> Result<Rules, GenerateError> {
         let policy = policy(self.intentions, self.default, layer);
-        rules(&policy, self.trust_domain, self.providers)
+        let callers = Callers {
+            trust_domain: self.trust_domain,
+            peers: self.peers,
+            layer,
+            action: policy.filter_action,
+        };
+        rules(&policy, &callers, self.providers)
     }
 }
 
@@ -216,7 +227,7 @@ fn message<Known: Name>(message: &impl Message) -> Any {
 
 fn rules(
     policy: &legate_intentions::Policy,
-    trust_domain: &TrustDomain,
+    callers: &Callers<'_>,
     providers: &JwtProviders,
 ) -> Result<Rules, GenerateError> {
     let mut policies = BTreeMap::new();
@@ -230,7 +241,11 @@ fn rules(
         },
     ) in policy.rules.iter().enumerate()
     {
-        let caller = with_token(caller(source, trust_domain), token, providers);
+        // Of no caller: nobody is allowed.
+        let Some(caller) = callers.matching(source) else {
+            continue;
+        };
+        let caller = with_token(caller, token, providers);
         match permissions {
             Permissions::All => connections.push(caller),
             Permissions::List(list) => {
@@ -262,23 +277,6 @@ fn rules(
     })
 }
 
-/// Matches callers by the identity in their certificate.
-fn caller(source: &SourceMatch, trust_domain: &TrustDomain) -> Principal {
-    let certificate = principal::Authenticated {
-        principal_name: Some(regex(identity(source, trust_domain))),
-    };
-    let own = identified(principal::Identifier::Authenticated(certificate));
-    if source.except.is_empty() {
-        return own;
-    }
-    let others = source.except.iter().map(|source| {
-        let other = Box::new(caller(source, trust_domain));
-        identified(principal::Identifier::NotId(other))
-    });
-    let ids = [own].into_iter().chain(others).collect();
-    identified(principal::Identifier::AndIds(principal::Set { ids }))
-}
-
 /// Matches the caller with the rule's token requirement.
 fn with_token(caller: Principal, token: &Token, providers: &JwtProviders) -> Principal {
     let has = |jwt: &JwtRequirement| claims::principal(jwt, providers);
@@ -289,44 +287,6 @@ fn with_token(caller: Principal, token: &Token, providers: &JwtProviders) -> Pri
     };
     let ids = vec![caller, token];
     identified(principal::Identifier::AndIds(principal::Set { ids }))
-}
-
-fn identified(identifier: principal::Identifier) -> Principal {
-    Principal {
-        identifier: Some(identifier),
-    }
-}
-
-/// The identities of a service in every datacenter, or of all services of a namespace or partition.
-fn identity(source: &SourceMatch, trust_domain: &TrustDomain) -> String {
-    const ANY: &str = "[^/]+";
-    let service = source.name.as_deref().map_or_else(
-        || ANY.to_owned(),
-        |service| quoted(&encoded(service, trust_domain)),
-    );
-    let namespace = source.namespace.as_deref();
-    let namespace = namespace.map_or_else(|| ANY.to_owned(), quoted);
-    let partition = match &*source.partition {
-        DEFAULT_TENANCY => String::new(),
-        partition => format!("ap/{}/", quoted(partition)),
-    };
-    let mesh = quoted(trust_domain.as_str());
-    format!("^spiffe://{mesh}/{partition}ns/{namespace}/dc/{ANY}/svc/{service}$")
-}
-
-/// A service's name as encoded in SPIFFE ids.
-fn encoded(service: &str, trust_domain: &TrustDomain) -> String {
-    let id = SpiffeId::Service {
-        trust_domain: trust_domain.clone(),
-        tenancy: Tenancy::default(),
-        datacenter: String::new(),
-        service: service.to_owned(),
-    };
-    let uri = id.to_string();
-    match uri.rsplit_once('/') {
-        Some((_, name)) => name.to_owned(),
-        None => uri,
-    }
 }
 
 /// Quotes a text for a regular expression.

@@ -21,6 +21,8 @@ use crate::balancing;
 use crate::duration::proto_duration;
 use crate::encode::{self, EncodedResource};
 use crate::error::GenerateError;
+use crate::listener::CLIENT_CERTIFICATE;
+use crate::listener::inbound::ForwardCaller;
 use crate::memo::Memo;
 use crate::names::{HTTP_RBAC, LOCAL_APP, LOCAL_RATE_LIMIT, PUBLIC_LISTENER};
 use crate::rate_limit;
@@ -31,6 +33,7 @@ use crate::settings::ProxySettings;
 #[derive(Hash)]
 struct Input<'a> {
     access: Any,
+    removed: Vec<String>,
     rate_limits: Option<&'a InstanceRateLimits>,
     request_timeout: Option<Duration>,
     idle_timeout: Option<Duration>,
@@ -42,11 +45,12 @@ pub(crate) fn public(
     memo: &Memo,
     access: rbac::Access<'_>,
     rate_limits: Option<&InstanceRateLimits>,
-    settings: &ProxySettings,
+    (settings, forward): (&ProxySettings, ForwardCaller),
     warnings: &mut Vec<String>,
 ) -> Result<Arc<EncodedResource>, GenerateError> {
     let input = Input {
         access: access.requests(warnings)?,
+        removed: removed(forward),
         rate_limits,
         request_timeout: settings.local_request_timeout,
         idle_timeout: settings.local_idle_timeout,
@@ -68,6 +72,7 @@ pub(crate) struct ExternalRoutes<'a> {
     pub(crate) rewrites_host: bool,
     /// Whether Envoy refuses the routes without their cluster.
     pub(crate) validates_clusters: bool,
+    pub(crate) forward_caller: ForwardCaller,
 }
 
 /// Routes of a terminating gateway: requests that intentions allow, to one service.
@@ -97,6 +102,7 @@ pub(crate) fn external(
             validate_clusters: routes
                 .validates_clusters
                 .then_some(BoolValue { value: true }),
+            request_headers_to_remove: removed(routes.forward_caller),
             ..configuration(routes.cluster, host)
         };
         Ok(encode::resource(routes.cluster, &configuration, &[]))
@@ -121,7 +127,18 @@ fn build(input: &Input<'_>) -> RouteConfiguration {
     host.typed_per_filter_config = HashMap::from([(HTTP_RBAC.to_owned(), input.access.clone())]);
     // The application must not set the header itself.
     host.response_headers_to_remove = vec![retry::NOT_SENT.to_owned()];
-    configuration(PUBLIC_LISTENER, host)
+    RouteConfiguration {
+        request_headers_to_remove: input.removed.clone(),
+        ..configuration(PUBLIC_LISTENER, host)
+    }
+}
+
+/// The headers that are for the rules alone.
+fn removed(forward: ForwardCaller) -> Vec<String> {
+    match forward {
+        ForwardCaller::ToRules => vec![CLIENT_CERTIFICATE.to_owned()],
+        ForwardCaller::Never | ForwardCaller::ToService => Vec::new(),
+    }
 }
 
 /// Routes for all requests to an upstream's cluster. `host` is the name of the virtual host.

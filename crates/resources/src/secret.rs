@@ -1,19 +1,24 @@
 //! Certificates and roots as separate secrets, so that a renewal changes nothing else.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
-use envoy_types::pb::envoy::config::core::v3::{DataSource, data_source};
+use envoy_types::pb::envoy::config::core::v3::{DataSource, TypedExtensionConfig, data_source};
 use envoy_types::pb::envoy::extensions::transport_sockets::tls::v3::{
-    CertificateValidationContext, Secret, TlsCertificate, secret,
+    CertificateValidationContext, Secret, SpiffeCertValidatorConfig, TlsCertificate, secret,
+    spiffe_cert_validator_config::TrustDomain as TrustDomainRoots,
 };
-use legate_model::CaRoots;
-use legate_proxycfg::Leaf;
+use legate_model::{CaRoots, PeerTrustBundle, TrustDomain};
 use legate_proxycfg::gateways::api::{CertificateSource, GatewayCertificate};
+use legate_proxycfg::{Leaf, Peers};
 
 use crate::encode::{self, EncodedResource};
 use crate::error::GenerateError;
 use crate::memo::Memo;
-use crate::names::ROOTS;
+use crate::names::{self, ROOTS};
+
+/// Envoy's name of the extension.
+const SPIFFE_VALIDATOR: &str = "envoy.tls.cert_validator.spiffe";
 
 #[derive(Hash)]
 struct LeafInput<'a> {
@@ -92,12 +97,82 @@ pub(crate) fn roots(memo: &Memo, roots: &CaRoots) -> Result<Arc<EncodedResource>
     if input.certificates.iter().all(|pem| pem.trim().is_empty()) {
         return Err(GenerateError::NoRoots);
     }
-    memo.get(&input, |_| {
+    memo.get(&input, |_| Ok(trusted(ROOTS, &roots.bundle_pem())))
+}
+
+/// The roots that the certificates of a peer's services are verified against.
+pub(crate) fn peer_roots(
+    memo: &Memo,
+    peer: &str,
+    bundle: &PeerTrustBundle,
+) -> Result<Arc<EncodedResource>, GenerateError> {
+    let name = names::peer_roots(peer);
+    let mut all = String::new();
+    for pem in bundle.root_pems.iter().map(|pem| pem.trim()) {
+        all.push_str(pem);
+        all.push('\n');
+    }
+    if all.trim().is_empty() {
+        return Err(GenerateError::NoRoots);
+    }
+    memo.get(&("roots of a peer", &name, &all), |_| {
+        Ok(trusted(&name, &all))
+    })
+}
+
+fn trusted(name: &str, pem: &str) -> EncodedResource {
+    let context = CertificateValidationContext {
+        trusted_ca: Some(inline(pem)),
+        ..CertificateValidationContext::default()
+    };
+    encode(name, secret::Type::ValidationContext(context))
+}
+
+#[derive(Hash)]
+struct DomainsInput<'a> {
+    name: &'a str,
+    domains: Vec<(&'a str, Cow<'a, str>)>,
+}
+
+/// The certificates that callers of several trust domains are verified against, each against those of its own: of the
+/// peers and, if `own` are given, of this mesh.
+pub(crate) fn domains(
+    memo: &Memo,
+    name: &str,
+    own: Option<(&TrustDomain, &CaRoots)>,
+    peers: &Peers,
+) -> Result<Arc<EncodedResource>, GenerateError> {
+    let own = own.map(|(domain, roots)| (domain.as_str(), Cow::from(roots.bundle_pem())));
+    if own
+        .as_ref()
+        .is_some_and(|(_, roots)| roots.trim().is_empty())
+    {
+        return Err(GenerateError::NoRoots);
+    }
+    let peers = peers.values();
+    let peers = peers.map(|peer| (peer.trust_domain.as_str(), Cow::from(&*peer.roots)));
+    let input = DomainsInput {
+        name,
+        domains: own.into_iter().chain(peers).collect(),
+    };
+    memo.get(&input, |input| {
+        let domains = input.domains.iter().map(|(name, roots)| TrustDomainRoots {
+            name: (*name).to_owned(),
+            trust_bundle: Some(inline(roots)),
+            ..TrustDomainRoots::default()
+        });
+        let validator = SpiffeCertValidatorConfig {
+            trust_domains: domains.collect(),
+            ..SpiffeCertValidatorConfig::default()
+        };
         let context = CertificateValidationContext {
-            trusted_ca: Some(inline(&roots.bundle_pem())),
+            custom_validator_config: Some(TypedExtensionConfig {
+                name: SPIFFE_VALIDATOR.to_owned(),
+                typed_config: Some(encode::any(&validator)),
+            }),
             ..CertificateValidationContext::default()
         };
-        Ok(encode(ROOTS, secret::Type::ValidationContext(context)))
+        Ok(encode(input.name, secret::Type::ValidationContext(context)))
     })
 }
 

@@ -201,9 +201,14 @@ impl UpstreamSettings {
             max_ejection_percent: read.count(check, "max_ejection_percent"),
             base_ejection_time: read.duration(check, "base_ejection_time"),
         });
+        let mut outliers = outliers.unwrap_or_default();
+        if !upstream.destination_peer.is_empty() {
+            // As in Consul: the peer says how its gateways are, and not how the service behind them is.
+            outliers.max_ejection_percent = Some(100);
+        }
         Self {
             limits: limits.filter(|limits| *limits != Limits::default()),
-            outliers: outliers.unwrap_or_default(),
+            outliers,
             balance_outbound: read.balance(config, "balance_outbound_connections"),
             listener: read.written(config, LISTENER_JSON),
             cluster: read.written(config, CLUSTER_JSON),

@@ -16,7 +16,7 @@ use legate_model::{Mesh, MeshTlsDirection};
 
 use crate::encode;
 use crate::error::GenerateError;
-use crate::names::{LEAF, ROOTS, TLS_SOCKET};
+use crate::names::{self, LEAF, ROOTS, TLS_SOCKET};
 
 /// Versions and ciphers of one direction. The default leaves all of them to Envoy.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
@@ -133,14 +133,18 @@ fn cipher(name: &str) -> Option<&'static str> {
 }
 
 /// The socket for callers of a service, whose certificate is the secret `leaf`: they must present a
-/// certificate of the mesh.
-pub(crate) fn downstream(settings: &TlsSettings, leaf: &str, alpn: &[&str]) -> TransportSocket {
+/// certificate that the secret `roots` accepts.
+pub(crate) fn downstream(
+    settings: &TlsSettings,
+    (leaf, roots): (&str, &str),
+    alpn: &[&str],
+) -> TransportSocket {
     use common_tls_context::ValidationContextType;
     let context = DownstreamTlsContext {
         common_tls_context: Some(CommonTlsContext {
             alpn_protocols: alpn.iter().map(|name| (*name).to_owned()).collect(),
             validation_context_type: Some(ValidationContextType::ValidationContextSdsSecretConfig(
-                sds(ROOTS),
+                sds(roots),
             )),
             ..common(settings, leaf)
         }),
@@ -150,24 +154,58 @@ pub(crate) fn downstream(settings: &TlsSettings, leaf: &str, alpn: &[&str]) -> T
     socket(encode::any(&context))
 }
 
+/// Who may answer the connections of a cluster: a server with one of some identities, proven by some roots. Never
+/// anybody, because there is at least one identity.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Servers {
+    /// The SPIFFE id, and further ones.
+    identities: (String, Vec<String>),
+    /// The secret with the roots.
+    roots: String,
+}
+
+impl Servers {
+    /// The instances of a service in this mesh.
+    pub(crate) fn of_mesh(identity: String) -> Self {
+        Self {
+            identities: (identity, Vec::new()),
+            roots: ROOTS.to_owned(),
+        }
+    }
+
+    /// Those that a peer says may answer for its service; `None` if it names none.
+    pub(crate) fn of_peer(peer: &str, identities: &[String]) -> Option<Self> {
+        let (first, others) = identities.split_first()?;
+        Some(Self {
+            identities: (first.clone(), others.to_vec()),
+            roots: names::peer_roots(peer),
+        })
+    }
+}
+
 /// The socket of a cluster in the mesh: the server must have exactly this identity.
 pub(crate) fn upstream(settings: &TlsSettings, sni: &str, identity: &str) -> TransportSocket {
+    upstream_to(settings, sni, &Servers::of_mesh(identity.to_owned()))
+}
+
+/// The socket of a cluster whose connections are answered by one of these servers.
+pub(crate) fn upstream_to(settings: &TlsSettings, sni: &str, servers: &Servers) -> TransportSocket {
     use common_tls_context::{CombinedCertificateValidationContext, ValidationContextType};
-    let exact = string_matcher::MatchPattern::Exact(identity.to_owned());
-    let matcher = SubjectAltNameMatcher {
+    let matcher = |identity: &String| SubjectAltNameMatcher {
         san_type: subject_alt_name_matcher::SanType::Uri.into(),
         matcher: Some(StringMatcher {
-            match_pattern: Some(exact),
+            match_pattern: Some(string_matcher::MatchPattern::Exact(identity.clone())),
             ..StringMatcher::default()
         }),
         ..SubjectAltNameMatcher::default()
     };
+    let (first, others) = &servers.identities;
     let combined = CombinedCertificateValidationContext {
         default_validation_context: Some(CertificateValidationContext {
-            match_typed_subject_alt_names: vec![matcher],
+            match_typed_subject_alt_names: [first].into_iter().chain(others).map(matcher).collect(),
             ..CertificateValidationContext::default()
         }),
-        validation_context_sds_secret_config: Some(sds(ROOTS)),
+        validation_context_sds_secret_config: Some(sds(&servers.roots)),
         ..CombinedCertificateValidationContext::default()
     };
     let context = UpstreamTlsContext {

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use envoy_types::pb::envoy::config::cluster::v3::Cluster;
 use legate_discovery_chain::{Chain, Node, NodeKind, Resolver, Target};
-use legate_model::{LoadBalancer, Protocol, Upstream};
+use legate_model::{LoadBalancer, MeshGatewayMode, Protocol, Upstream};
 use legate_proxycfg::{Proxy, UpstreamSnapshot, opaque};
 
 use crate::balancing;
@@ -84,6 +84,13 @@ impl<'a> UpstreamPlan<'a> {
                 });
                 warnings.extend(warning);
             }
+        }
+        let definition = &upstream.upstream;
+        let is_direct = definition.mesh_gateway.mode == MeshGatewayMode::None;
+        if !definition.destination_peer.is_empty() && is_direct {
+            warnings.push(format!(
+                "MeshGateway.Mode none of upstream {id} means remote: a peer is reached by its gateways only"
+            ));
         }
         let is_bytes = !upstream.resolved.protocol().is_http();
         if is_bytes && balancer(upstream).is_some_and(balancing::hashes_requests) {

@@ -168,6 +168,9 @@ pub struct ServerConfig {
     pub dns: Option<SocketAddr>,
     /// Servers of other datacenters. Default: there are none.
     pub wan: Option<WanSettings>,
+    /// Whether clients of this server get the addresses `wan` of nodes and instances of other datacenters, over HTTP and
+    /// DNS. Consul's `translate_wan_addrs`. Default: no.
+    pub translate_wan_addrs: bool,
     /// The domains served by DNS. Default `consul`.
     pub dns_domains: DnsDomains,
     /// DNS settings.
@@ -203,6 +206,8 @@ pub struct ServerConfig {
     pub debug: bool,
     /// Whether the service mesh is enabled. Default: yes. If not, the CA endpoints return errors.
     pub connect: bool,
+    /// Whether clusters can be peered with this one. Default: yes. If not, what is stored of peers stays as it is.
+    pub peering: bool,
     /// Connection limits of each API. Lowered at startup if the limit of open files requires it.
     pub connections: ConnectionLimits,
     /// ACL settings.
@@ -235,6 +240,7 @@ impl Default for ServerConfig {
             grpc_tls: loopback(8503),
             dns: loopback(8600),
             wan: None,
+            translate_wan_addrs: false,
             dns_domains: DnsDomains::default(),
             dns_settings: DnsSettings::default(),
             more_listeners: MoreListeners::default(),
@@ -252,6 +258,7 @@ impl Default for ServerConfig {
             telemetry: TelemetryConfig::default(),
             debug: false,
             connect: true,
+            peering: true,
             connections: ConnectionLimits::default(),
             acl: AclConfig::default(),
             agent: AgentConfig::default(),
@@ -268,6 +275,11 @@ impl ServerConfig {
     pub(crate) fn primary(&self) -> Option<&str> {
         let primary = self.primary_datacenter.as_deref()?;
         (!primary.eq_ignore_ascii_case(&self.datacenter)).then_some(primary)
+    }
+
+    /// The datacenter whose clients get translated addresses of others: this one, or none.
+    pub(crate) fn translates_for(&self) -> Option<String> {
+        self.translate_wan_addrs.then(|| self.datacenter.clone())
     }
 
     /// The settings of the CA.

@@ -25,6 +25,7 @@ use crate::agent::Agent;
 use crate::audit::Audit;
 use crate::config::ServerConfig;
 use crate::dns::{CurrentDns, Responder};
+use crate::peering::Peerings;
 use crate::problems::Problems;
 use crate::rates::Rates;
 use crate::replication;
@@ -75,6 +76,8 @@ pub(crate) struct Handles {
     pub(crate) wan: Option<Wan>,
     /// How the primary datacenter is followed. `None`: this is the primary.
     pub(crate) replication: Option<replication::Status>,
+    /// Peerings with other clusters.
+    pub(crate) peerings: Peerings,
     /// What is read of other datacenters, if there is a port for servers.
     pub(crate) mirror: Option<Mirror>,
     /// Spawns tasks that end with the server.

@@ -37,6 +37,7 @@ mod mirror;
 mod net;
 mod operations;
 mod own_node;
+mod peering;
 mod prepared;
 mod primary_ca;
 mod problems;

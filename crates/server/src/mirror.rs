@@ -27,7 +27,8 @@ const WHOLE: Duration = Duration::from_secs(30);
 const WAIT: Duration = Duration::from_secs(300);
 /// The time for an answer that may wait: the owner adds up to a sixteenth of the wait.
 const WAITED: Duration = Duration::from_secs(330);
-/// After its start a server may not have joined the others yet. Until then, attempts count as one.
+/// After its start a server may not have joined the others yet. Until then, attempts count as one, and a datacenter that
+/// is not known may be known soon.
 const JOINS: Duration = Duration::from_secs(5);
 /// The time between these attempts.
 const JOIN_RETRY: Duration = Duration::from_millis(250);
@@ -37,7 +38,8 @@ const PACE: Duration = Duration::from_millis(100);
 const AT_ONCE: usize = 64;
 /// A datacenter is clearly nearer than another one if its time is at most this part of the other's.
 const CLEARLY_NEARER: f64 = 0.8;
-const LOOK_FOR_DATACENTERS: Duration = Duration::from_secs(1);
+/// Readers of a datacenter wait for it to be known, after the start of this server and when it joins later.
+const LOOK_FOR_DATACENTERS: Duration = Duration::from_millis(250);
 const LOOK_FOR_UNUSED: Duration = Duration::from_secs(10);
 
 /// Answers are lists of similar objects, so they are compressed.
@@ -50,6 +52,33 @@ const INDEX: &str = "x-consul-index";
 pub(crate) struct RemoteRange {
     /// The service whose instances are wanted. `None`: the mesh gateways of the partition.
     pub(crate) service: Option<String>,
+    /// The prepared query whose instances are wanted instead. The index of an answer then stands for what it has, and has
+    /// no order.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) query: Option<String>,
+}
+
+impl RemoteRange {
+    /// The question for a range, with the partition and namespace of the URL.
+    fn of(what: &RangeKind) -> (Tenancy, Self) {
+        let within = |partition: &Arc<str>| Tenancy {
+            partition: Arc::clone(partition),
+            ..Tenancy::default()
+        };
+        let question = |service: Option<&str>, query: Option<&str>| Self {
+            service: service.map(str::to_owned),
+            query: query.map(str::to_owned),
+        };
+        match what {
+            RangeKind::Instances(service) => {
+                (service.tenancy.clone(), question(Some(&service.name), None))
+            }
+            RangeKind::MeshGateways(partition) => (within(partition), question(None, None)),
+            RangeKind::Query { partition, query } => {
+                (within(partition), question(None, Some(query)))
+            }
+        }
+    }
 }
 
 /// Keeps the ranges of `mirror` until the scope stops.
@@ -165,6 +194,9 @@ impl Keeper {
             self.asker.joined.notify_waiters();
         }
         self.asker.mirror.set_datacenters(others);
+        if Instant::now() >= self.asker.joins_until {
+            self.asker.mirror.set_joined();
+        }
     }
 }
 
@@ -246,25 +278,13 @@ impl Asker {
         index: u64,
         limit: Duration,
     ) -> Result<(u64, Vec<CheckServiceNode>), BoxError> {
-        let (tenancy, service) = match &range.what {
-            RangeKind::Instances(service) => {
-                (service.tenancy.clone(), Some(service.name.to_string()))
-            }
-            RangeKind::MeshGateways(partition) => {
-                let partition = Arc::clone(partition);
-                let tenancy = Tenancy {
-                    partition,
-                    ..Tenancy::default()
-                };
-                (tenancy, None)
-            }
-        };
+        let (tenancy, question) = RemoteRange::of(&range.what);
         let (partition, namespace) = (&tenancy.partition, &tenancy.namespace);
         let path = format!(
             "{FOR_SERVERS}range?partition={partition}&ns={namespace}&index={index}&wait={}s",
             WAIT.as_secs()
         );
-        let question = serde_json::to_vec(&RemoteRange { service })?;
+        let question = serde_json::to_vec(&question)?;
         let datacenter = &range.datacenter;
         let mut request = wan::request(Method::POST, datacenter, &path, "", question)?;
         let gzip = HeaderValue::from_static(GZIP);

@@ -293,6 +293,7 @@ impl Options {
         };
         let store = self.storage.config(etcd_password, addresses)?;
         let primary_datacenter = self.datacenters.primary(&self.datacenter);
+        let translate_wan_addrs = self.datacenters.translate_wan_addrs;
         let wan = self.datacenters.config(&self.datacenter, addresses)?;
         let tls_files = self.tls_cert.zip(self.tls_key);
         let listen = |port: i32| Some(SocketAddr::new(self.bind, u16::try_from(port).ok()?));
@@ -309,6 +310,7 @@ impl Options {
                 ..AgentConfig::default()
             },
             wan,
+            translate_wan_addrs,
             node_name: node_name(self.node_name, &store)?,
             advertise,
             http: listen(self.http_port),

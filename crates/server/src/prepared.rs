@@ -67,6 +67,8 @@ pub(crate) struct Executed {
     pub(crate) namespace: TenancyName,
     /// The other datacenter that was tried last.
     pub(crate) datacenter: Option<String>,
+    /// The peer that was tried last, as the query has it; empty means none.
+    pub(crate) peer: String,
     /// The number of scopes that were tried before.
     pub(crate) failovers: usize,
 }
@@ -90,7 +92,7 @@ pub(crate) async fn select_everywhere(
                     Ok(found) => Selected {
                         nodes: found.nodes,
                         filtered: found.filtered,
-                        tenancy: Tenancy::new(scope.partition, scope.namespace),
+                        tenancy: scope.tenancy(),
                     },
                     // As in Consul: the next one may have instances.
                     Err(error) => {
@@ -109,6 +111,7 @@ pub(crate) async fn select_everywhere(
             },
             namespace: scope.namespace.clone(),
             datacenter: scope.datacenter.map(str::to_owned),
+            peer: scope.peer.to_owned(),
             failovers,
         };
         if !executed.selected.nodes.is_empty() {
@@ -118,14 +121,14 @@ pub(crate) async fn select_everywhere(
     executed
 }
 
-/// Selects instances in one partition and namespace of this datacenter.
+/// Selects instances in one partition and namespace of this datacenter, or those that are imported there from a peer.
 pub(crate) fn select_at(
     txn: &ReadTxn<'_>,
     caller: &Caller<'_>,
     sought: Sought<'_>,
     scope: QueryScope<'_>,
 ) -> Selected {
-    let tenancy = Tenancy::new(scope.partition, scope.namespace);
+    let tenancy = scope.tenancy();
     let caller = Caller {
         authorizer: &caller.authorizer.within(&tenancy),
         ..*caller

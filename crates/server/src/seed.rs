@@ -345,7 +345,7 @@ fn refused(what: String, error: &ApiError) -> StartError {
 fn judge(config: &ServerConfig, definitions: &Definitions) -> Result<(), StartError> {
     let scripts = config.agent.check_settings.scripts;
     for service in &definitions.services {
-        let judged = acceptable(service, &config.datacenter)
+        let judged = acceptable(service)
             .and_then(|()| require_own_partition(&tenancy_of_service(service)))
             .and_then(|()| may_run(service.all_checks(), scripts, Source::Files));
         judged.map_err(|error| refused(service_name(service), &error))?;

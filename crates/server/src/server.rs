@@ -29,13 +29,14 @@ use crate::dns::CurrentDns;
 use crate::federation::Federation;
 use crate::handles::Handles;
 use crate::net::{self, ConnectionLimits};
+use crate::peering::Peerings;
 use crate::primary_ca::PrimaryCa;
 use crate::problems::Problems;
 use crate::rates::Rates;
 use crate::start_error::StartError;
 use crate::{
-    dns, federation, gateway_reports, grpc, http, mirror, replication, seed, sessions, telemetry,
-    tenants, wan,
+    dns, federation, gateway_reports, grpc, http, mirror, peering, replication, seed, sessions,
+    telemetry, tenants, wan,
 };
 
 /// Paths of a certificate chain and its private key.
@@ -166,6 +167,13 @@ impl Server {
             rates.clone(),
             dns.clone(),
         );
+        let peerings = Peerings::new(
+            config.clone(),
+            store.clone(),
+            clock.clone(),
+            scope.spawner(),
+        );
+        peering::register_metrics(&registry, &store, &clock)?;
         let handles = Handles {
             dns,
             agent: Arc::new(agent.with_problems(problems.clone())),
@@ -187,6 +195,7 @@ impl Server {
             generator: Arc::new(Generator::new()),
             replication: replication::Status::of(&config, &registry)?,
             registry,
+            peerings,
             mirror: wan.as_ref().map(|_| store.mirror()),
             wan: wan.clone(),
             spawner: scope.spawner(),
@@ -225,6 +234,18 @@ impl Server {
             &config.grpc_tls_policy,
         )
         .await?;
+        let tls_for_peers = match &grpc_tls {
+            Some(_) if config.connect => Some(self.tls(&None, handles, &mut certificates).await?),
+            _ => None,
+        };
+        let mut tls = async |listeners: Vec<TcpListener>, files, policy| {
+            if listeners.is_empty() {
+                return Ok(None);
+            }
+            let tls = self.tls(files, handles, &mut certificates).await?;
+            let tls = certificate::with_policy(&tls, policy)?;
+            Ok::<_, StartError>(Some((listeners, tls)))
+        };
         let https = tls(listening.https, &config.https_files, &config.https_policy).await?;
         if self.config.acl.enabled {
             let only_local = self.config.primary().is_some();
@@ -236,6 +257,7 @@ impl Server {
         self.scope.spawn("expired sessions", overdue);
         let deleted = tenants::remove_deleted(self.store.clone(), stop.clone());
         self.scope.spawn("deleted tenants", deleted);
+        handles.peerings.run(&stop);
         let reports =
             gateway_reports::note(self.store.clone(), handles.proxies.clone(), stop.clone());
         self.scope.spawn("reports of gateways", reports);
@@ -261,6 +283,7 @@ impl Server {
             let listeners = grpc::Listeners {
                 plain: listening.grpc,
                 tls: grpc_tls,
+                tls_for_peers,
             };
             let api = grpc::serve(handles.clone(), listeners, stop.clone());
             self.scope.spawn("gRPC API", api);

@@ -10,10 +10,10 @@ use http::{Method, Request, StatusCode};
 use http_body_util::{BodyExt, Full, Limited};
 use legate_model::{CheckServiceNode, QueryFailover, QueryScope, ServiceQuery};
 use legate_runtime::{BoxError, Clock, Spawner};
-use legate_store::{RangeStatus, Store};
+use legate_store::{Mirror, Store};
 use legate_wan::{Body, GatewaySettings, Status, Wan, WanConfig};
 use serde::{Deserialize, Serialize};
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 
 use crate::config::ServerConfig;
 use crate::dns::{Client, Transport};
@@ -101,8 +101,10 @@ pub(crate) struct Datacenter {
     range_error: Option<Arc<str>>,
 }
 
-/// All other datacenters, the nearest first, and those of `ranges` that nobody knows.
-pub(crate) fn datacenters(wan: &Wan, ranges: &[RangeStatus]) -> Vec<Datacenter> {
+/// All other datacenters, the nearest first, those of ranges that nobody knows any more, and those that are not known but
+/// asked for.
+pub(crate) fn datacenters(wan: &Wan, mirror: &Mirror) -> Vec<Datacenter> {
+    let (ranges, unknown) = (&mirror.list(Instant::now()), mirror.unknown_datacenters());
     let mut servers = wan.members();
     servers.retain(|member| member.status != Status::Left);
     let mut names: Vec<String> = wan.datacenters().into_iter().skip(1).collect();
@@ -111,6 +113,15 @@ pub(crate) fn datacenters(wan: &Wan, ranges: &[RangeStatus]) -> Vec<Datacenter> 
             names.push(range.range.datacenter.as_ref().to_owned());
         }
     }
+    for (name, _) in &unknown {
+        if !names.iter().any(|known| **known == **name) {
+            names.push(name.as_ref().to_owned());
+        }
+    }
+    let why_unknown = |name: &str| {
+        let mut all = unknown.iter();
+        all.find_map(|(unknown, reason)| (**unknown == *name).then(|| Arc::from(*reason)))
+    };
     let seen = names.into_iter().map(|name| {
         let own = || ranges.iter().filter(|one| *one.range.datacenter == *name);
         let oldest = own().filter_map(|one| one.age).max().unwrap_or_default();
@@ -131,7 +142,9 @@ pub(crate) fn datacenters(wan: &Wan, ranges: &[RangeStatus]) -> Vec<Datacenter> 
                 .collect(),
             ranges: own().count(),
             oldest: oldest.as_secs_f64(),
-            range_error: own().find_map(|one| one.error.clone()),
+            range_error: own()
+                .find_map(|one| one.error.clone())
+                .or_else(|| why_unknown(&name)),
             name,
         }
     });
@@ -150,7 +163,12 @@ pub(crate) async fn ask_dns(
         Transport::Udp => "udp",
         Transport::Tcp => "tcp",
     };
-    let path = format!("dns?transport={transport}&ns={namespace}&partition={partition}");
+    let mut path = format!("dns?transport={transport}&ns={namespace}&partition={partition}");
+    if let Some(own) = &client.translate_for {
+        // The name of a datacenter has no other characters than a URL.
+        path.push_str("&translate-for=");
+        path.push_str(own);
+    }
     let asked = ask(wan, datacenter, &path, &client.token, question);
     match timeout(DNS_TIMEOUT, asked).await {
         Ok(Ok(answer)) => Some(answer),
@@ -195,6 +213,8 @@ pub(crate) async fn select(
         failover: QueryFailover::default(),
         partition: scope.partition.clone(),
         namespace: scope.namespace.clone(),
+        // It peers with this datacenter, and not with that one.
+        peer: String::new(),
         ..sought.wanted.clone()
     };
     let question = serde_json::to_vec(&RemoteQuery {

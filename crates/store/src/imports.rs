@@ -39,6 +39,15 @@ impl WriteTxn {
         service: &str,
         instances: &[CheckServiceNode],
     ) -> Result<(), Rejected> {
+        self.trim_imported(service, instances, usize::MAX);
+        self.add_imported(instances)
+    }
+
+    /// Upserts imported instances.
+    ///
+    /// # Errors
+    /// As [`Self::put_imported`].
+    pub fn add_imported(&mut self, instances: &[CheckServiceNode]) -> Result<(), Rejected> {
         debug_assert!(!self.tenancy.peer.is_empty(), "imports have a peer");
         for CheckServiceNode {
             node,
@@ -46,57 +55,57 @@ impl WriteTxn {
             checks,
         } in instances
         {
+            let checks = checks.iter().map(|check| HealthCheck::clone(check));
             self.register(Registration {
                 node: Node::clone(node),
                 service: Some(ServiceInstance::clone(service)),
-                checks: checks
-                    .iter()
-                    .map(|check| HealthCheck::clone(check))
-                    .collect(),
+                checks: checks.collect(),
                 skip_node_update: false,
             })?;
         }
-        self.remove_absent(service, instances);
         Ok(())
     }
 
-    /// Removes the stored instances and checks of a service that are not among these.
-    fn remove_absent(&mut self, service: &str, instances: &[CheckServiceNode]) {
-        let id = |one: &CheckServiceNode| {
-            let node = fold(&one.node.node).into_owned();
-            (node, fold(&one.service.id).into_owned())
-        };
-        let mut kept = BTreeMap::<_, BTreeSet<String>>::new();
-        let mut of_nodes = BTreeMap::<String, BTreeSet<String>>::new();
-        for one in instances {
-            let (node, instance) = id(one);
-            for check in &one.checks {
-                let own = match check.service_id.is_empty() {
-                    true => of_nodes.entry(node.clone()).or_default(),
-                    false => kept.entry((node.clone(), instance.clone())).or_default(),
-                };
-                own.insert(fold(&check.check_id).into_owned());
-            }
-            kept.entry((node, instance)).or_default();
-        }
+    /// Removes the stored instances of a service and their checks that are not among these: at most `limit` of them.
+    /// Returns whether nothing is left to remove.
+    pub fn trim_imported(
+        &mut self,
+        service: &str,
+        instances: &[CheckServiceNode],
+        limit: usize,
+    ) -> bool {
+        debug_assert!(!self.tenancy.peer.is_empty(), "imports have a peer");
+        let kept = Kept::of(instances);
+        let mut left = limit;
         for stored in self.read().service(service) {
-            let (node, instance) = id(&stored);
-            let Some(checks) = kept.get(&(node.clone(), instance)) else {
-                self.remove_instance(&stored.node.node, &stored.service.id);
-                self.remove_if_empty(&stored.node.node);
+            let id = id(&stored);
+            let node = &stored.node.node;
+            let Some(checks) = kept.instances.get(&id) else {
+                if left == 0 {
+                    return false;
+                }
+                left -= 1;
+                self.remove_instance(node, &stored.service.id);
+                self.remove_if_empty(node);
                 continue;
             };
             for check in &stored.checks {
                 let own = match check.service_id.is_empty() {
-                    true => of_nodes.get(&node),
+                    true => kept.nodes.get(&id.0),
                     false => Some(checks),
                 };
                 let check_id = fold(&check.check_id);
-                if !own.is_some_and(|own| own.contains(&*check_id)) {
-                    self.remove_check(&stored.node.node, &check.check_id);
+                if own.is_some_and(|own| own.contains(&*check_id)) {
+                    continue;
                 }
+                if left == 0 {
+                    return false;
+                }
+                left -= 1;
+                self.remove_check(node, &check.check_id);
             }
         }
+        true
     }
 
     /// Removes a node on which nothing is left in any namespace.
@@ -110,13 +119,21 @@ impl WriteTxn {
         }
     }
 
-    /// Removes all imported services but these, by name without regard to case. Other tenancies are not affected.
-    pub fn keep_imported(&mut self, names: &BTreeSet<String>) {
-        debug_assert!(!self.tenancy.peer.is_empty(), "imports have a peer");
+    /// Removes the instances of all imported services but these, by name without regard to case: at most `limit` of them.
+    /// Returns whether nothing is left to remove.
+    pub fn keep_imported(&mut self, names: &BTreeSet<String>, limit: usize) -> bool {
         let stored = self.read().imported_instances();
-        for name in stored.keys().filter(|name| !names.contains(*name)) {
-            self.remove_absent(name, &[]);
+        let mut left = limit;
+        for (name, count) in stored {
+            if names.contains(&name) {
+                continue;
+            }
+            if !self.trim_imported(&name, &[], left) {
+                return false;
+            }
+            left = left.saturating_sub(count);
         }
+        true
     }
 
     /// Removes at most `limit` instances, or nodes without instances, that were imported from the current tenancy's peer
@@ -138,5 +155,38 @@ impl WriteTxn {
             left -= 1;
         }
         left > 0
+    }
+}
+
+/// The node and the id of an instance, in lower case.
+fn id(instance: &CheckServiceNode) -> (String, String) {
+    let node = fold(&instance.node.node).into_owned();
+    (node, fold(&instance.service.id).into_owned())
+}
+
+/// What is imported of a service, by names in lower case.
+#[derive(Default)]
+struct Kept {
+    /// The checks of each instance.
+    instances: BTreeMap<(String, String), BTreeSet<String>>,
+    /// The checks of each node.
+    nodes: BTreeMap<String, BTreeSet<String>>,
+}
+
+impl Kept {
+    fn of(instances: &[CheckServiceNode]) -> Self {
+        let mut kept = Self::default();
+        for instance in instances {
+            let id = id(instance);
+            for check in &instance.checks {
+                let own = match check.service_id.is_empty() {
+                    true => kept.nodes.entry(id.0.clone()).or_default(),
+                    false => kept.instances.entry(id.clone()).or_default(),
+                };
+                own.insert(fold(&check.check_id).into_owned());
+            }
+            kept.instances.entry(id).or_default();
+        }
+        kept
     }
 }

@@ -76,7 +76,9 @@ pub use gateways::{GatewayContent, GatewayProblem, GatewaySecret, MAX_LISTENERS}
 pub use kept::{Follower, Kept};
 pub use kv::{KvWrite, LockError};
 pub use leadership::Leadership;
-pub use mirror::{AWAY, MAX_RANGES, Mirror, Range, RangeKind, RangeStatus, Remote, UNUSED};
+pub use mirror::{
+    AWAY, MAX_RANGES, Mirror, Range, RangeKind, RangeStatus, RefusedRange, Remote, UNUSED,
+};
 pub use open::StoreConfig;
 pub use open_error::OpenError;
 pub use outcome::{Applied, Unavailable, WriteError};

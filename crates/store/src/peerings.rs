@@ -8,7 +8,7 @@ use std::time::SystemTime;
 use legate_model::{PeerTrustBundle, Peering, PeeringState, PeeringStream, Secret, Tenancy};
 use subtle::ConstantTimeEq;
 
-use crate::key::{Key, Table};
+use crate::key::Table;
 use crate::read::ReadTxn;
 use crate::write::WriteTxn;
 
@@ -225,11 +225,4 @@ impl WriteTxn {
 pub(crate) fn is_same(given: &Secret, stored: &Secret) -> bool {
     let (given, stored) = (given.expose().as_bytes(), stored.expose().as_bytes());
     !stored.is_empty() && bool::from(given.ct_eq(stored))
-}
-
-impl crate::state::State {
-    /// The number of peerings in all partitions.
-    pub fn count_of_peerings(&self) -> usize {
-        self.below(&Key::table_of(Table::Peerings)).count()
-    }
 }

@@ -11,12 +11,13 @@ use super::Finding;
 use crate::workspace::Workspace;
 
 /// Pure crates: no runtime, sockets, processes or randomness.
-const PURE: [&str; 8] = [
+const PURE: [&str; 9] = [
     "crates/routes",
     "crates/gateway-api",
     "crates/go-template",
     "crates/metrics-page",
     "crates/model",
+    "crates/peering",
     "crates/intentions",
     "crates/envoy-json",
     "crates/resources",

@@ -79,7 +79,7 @@ settings! {
         node_meta: BTreeMap<String, String>,
         node_name: String,
         partition: String,
-        peering: Nothing,
+        peering: Peering,
         pid_file: String,
         ports: Ports,
         primary_datacenter: String,
@@ -96,6 +96,7 @@ settings! {
         tagged_addresses: BTreeMap<String, String>,
         telemetry: Telemetry,
         tls: Tls,
+        translate_wan_addrs: bool,
         ui_config: Ui,
         unix_sockets: UnixSockets,
         xds: Xds,
@@ -141,6 +142,8 @@ settings! {
         ca_provider: String,
         ca_config: Map<String, Value>,
     }
+    /// `peering`
+    Peering { enabled: bool, }
     /// `dns_config`
     Dns {
         a_record_limit: i64,

@@ -26,7 +26,6 @@ const INTERNAL: &str = "it is an internal setting";
 #[rustfmt::skip]
 const TAKEN: &[(&str, &str)] = &[
     (CACHED, "acl.down_policy acl.policy_ttl acl.role_ttl acl.token_ttl"),
-    ("addresses of other datacenters are never translated", "translate_wan_addrs=false"),
     (VERIFIED, "\
         tls.internal_rpc.use_auto_cert=* tls.internal_rpc.verify_incoming=true \
         tls.internal_rpc.verify_outgoing=true tls.internal_rpc.verify_server_hostname=true"),
@@ -67,7 +66,6 @@ const TAKEN: &[(&str, &str)] = &[
         server_name tls.defaults.verify_outgoing=* tls.defaults.verify_server_hostname=* \
         tls.grpc.verify_outgoing=* tls.grpc.verify_server_hostname=* tls.https.verify_outgoing=* \
         tls.https.verify_server_hostname=* use_streaming_backend=*"),
-    ("peerings are stored, but clusters do not connect to each other", "peering.enabled=false"),
     (EXPOSED, "ports.expose_max_port ports.expose_min_port"),
     (SIDECARS, "\
         ports.proxy_max_port=* ports.proxy_min_port=* ports.sidecar_max_port \
@@ -287,9 +285,12 @@ mod tests {
     fn each_ignored_key_is_reported_once() {
         let (left, lines) = settled(json!({
             "retry_join": ["a", "b"], "RaftProtocol": 3, "segments": null, "disable_update_check": true,
-            "ports": [{"http": 1, "serf_lan": 2}, {"serf_lan": 3}], "peering": {"enabled": true},
+            "ports": [{"http": 1, "serf_lan": 2}, {"serf_lan": 3}], "peering": {"enabled": true, "test_allow_peer_registrations": true},
         }));
-        assert_eq!(left, json!({"ports": [{"http": 1}, {}], "peering": {}}));
+        assert_eq!(
+            left,
+            json!({"ports": [{"http": 1}, {}], "peering": {"enabled": true}})
+        );
         let lines = lines.unwrap();
         let keys: Vec<_> = lines
             .iter()
@@ -299,7 +300,7 @@ mod tests {
         assert_eq!(
             keys,
             [
-                "peering.enabled",
+                "peering.test_allow_peer_registrations",
                 "ports.serf_lan",
                 "raft_protocol",
                 "retry_join"

@@ -86,6 +86,7 @@ pub(super) fn resolve(sources: Sources, dev: bool) -> anyhow::Result<Resolved> {
         grpc_tls: ports.grpc_tls,
         dns: ports.dns,
         wan,
+        translate_wan_addrs: settings.translate_wan_addrs == Some(true),
         more_listeners: ports.more,
         dns_domains: dns::domains(&settings)?,
         dns_settings: dns::settings(&settings)?,
@@ -94,6 +95,11 @@ pub(super) fn resolve(sources: Sources, dev: bool) -> anyhow::Result<Resolved> {
             .connect
             .as_ref()
             .and_then(|connect| connect.enabled)
+            != Some(false),
+        peering: settings
+            .peering
+            .as_ref()
+            .and_then(|peering| peering.enabled)
             != Some(false),
         connections: connections(
             settings

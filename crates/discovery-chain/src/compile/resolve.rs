@@ -149,21 +149,31 @@ impl Compiler<'_> {
         Arc::clone(entry)
     }
 
-    /// The target after the change. Another service drops the subset, and a peer drops the
-    /// datacenter.
+    /// The target after the change. Another service drops the subset, and a peer drops the datacenter and the
+    /// namespace: what is imported is in the partition of the chain, in the namespace that the peer exports it from.
     fn changed(&self, target: &Target, change: &Change<'_>) -> Target {
         let none = TenancyName::default();
         let (partition, namespace) = (change.partition, change.namespace);
-        let tenancy = target
-            .tenancy
-            .resolve(partition.unwrap_or(&none), namespace.unwrap_or(&none));
+        let own;
+        let base = match change.peer.is_empty() {
+            true => &target.tenancy,
+            false => {
+                own = self.request.service.tenancy.of_partition();
+                &own
+            }
+        };
+        let tenancy = base.resolve(partition.unwrap_or(&none), namespace.unwrap_or(&none));
         let mut changed = Target {
             service: target.service.clone(),
             service_subset: target.service_subset.clone(),
             datacenter: target.datacenter.clone(),
-            peer: change.peer.to_owned(),
+            // As in peerings: their names are in lower case.
+            peer: change.peer.to_ascii_lowercase(),
             ..Target::default()
         };
+        if !changed.peer.is_empty() {
+            changed.locality = self.entries.peer_locality(&tenancy, &changed.peer);
+        }
         if !change.service.is_empty() {
             changed.service = change.service.to_owned();
         }
@@ -202,7 +212,8 @@ impl Compiler<'_> {
         let usual = self.proxy_defaults(&target.tenancy);
         let usual = usual.as_deref();
         // The locality of instances is only comparable within the callers' own partition.
-        if target.tenancy.partition == self.request.service.tenancy.partition {
+        let is_near = target.tenancy.partition == self.request.service.tenancy.partition;
+        if is_near && target.peer.is_empty() {
             let near = entry.prioritize_by_locality.as_ref();
             let near = near.or(usual.and_then(|usual| usual.prioritize_by_locality.as_ref()));
             target.prioritize_by_locality = near.cloned();

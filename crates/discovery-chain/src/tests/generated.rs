@@ -15,6 +15,10 @@ fn subset() -> impl Strategy<Value = &'static str> {
     prop::sample::select(&["", "", "v1", "v2"][..])
 }
 
+fn peer() -> impl Strategy<Value = &'static str> {
+    prop::sample::select(&["", "", "", "east", "West"][..])
+}
+
 fn destination() -> impl Strategy<Value = Value> {
     (service(), subset())
         .prop_map(|(service, subset)| json!({"Service": service, "ServiceSubset": subset}))
@@ -39,12 +43,15 @@ fn written() -> impl Strategy<Value = Value> {
             .collect();
         ("service-splitter", json!({"Splits": splits}))
     });
-    let redirect = service().prop_map(|to| json!({"Redirect": {"Service": to}}));
-    let subsets = (subset(), vec((service(), subset()), 0..3)).prop_map(|(default, others)| {
-        let targets: Vec<Value> = others
-            .into_iter()
-            .map(|(service, subset)| json!({"Service": service, "ServiceSubset": subset}))
-            .collect();
+    let redirect = (service(), peer())
+        .prop_map(|(to, peer)| json!({"Redirect": {"Service": to, "Peer": peer}}));
+    let target = (service(), subset(), peer());
+    let subsets = (subset(), vec(target, 0..3)).prop_map(|(default, others)| {
+        let target = |(service, subset, peer)| match peer {
+            "" => json!({"Service": service, "ServiceSubset": subset}),
+            _ => json!({"Service": service, "Peer": peer}),
+        };
+        let targets: Vec<Value> = others.into_iter().map(target).collect();
         let failover = match targets.is_empty() {
             true => json!({}),
             false => json!({"*": {"Targets": targets}}),
@@ -84,6 +91,15 @@ fn assert_whole(chain: &Chain) -> Result<(), TestCaseError> {
     let targets: std::collections::BTreeSet<String> = chain.targets.keys().cloned().collect();
     // Failover of dropped nodes may leave unused targets behind, but none may be missing.
     prop_assert!(ends.is_subset(&targets), "{:?} {:?}", ends, targets);
+    for target in chain.targets.values() {
+        let is_of_peer = !target.peer.is_empty();
+        prop_assert_eq!(target.id.contains(".external."), is_of_peer);
+        prop_assert_eq!(target.datacenter.is_empty(), is_of_peer);
+        // What these are is known when the peer says so.
+        prop_assert_eq!(target.sni.is_empty() && target.name.is_empty(), is_of_peer);
+        prop_assert!(target.peer_identities.is_empty());
+        prop_assert_eq!(&target.peer, &target.peer.to_ascii_lowercase());
+    }
     Ok(())
 }
 

@@ -229,8 +229,19 @@ impl Authorizer {
         }
     }
 
+    /// Whether what is imported from a peer may be read: by those who may write a service, as that may call it, or who
+    /// may read all of its kind. As in Consul, rules for its name do not count, because the names are the peer's.
+    fn imported(&self, reads_all: impl FnOnce(&Self) -> bool) -> bool {
+        let here = self.within(&self.tenancy.of_peer(""));
+        here.service_write_any() || reads_all(&here)
+    }
+
     /// For named resources of a namespace.
     fn named(&self, resource: Resource, name: &str, wanted: Access) -> bool {
+        if !self.tenancy.peer.is_empty() && resource == Resource::Service {
+            return wanted == Access::Read
+                && self.imported(|here| here.trie(resource, |trie| trie.all(wanted)));
+        }
         self.decide(|rules| rules.first(&self.tenancy, |rules| rules.named(resource, name, wanted)))
     }
 
@@ -267,6 +278,9 @@ impl Authorizer {
     /// Nodes belong to a partition. They are visible to tokens that may read them in the partition or
     /// in the current namespace.
     fn node(&self, node: &str, wanted: Access) -> bool {
+        if !self.tenancy.peer.is_empty() {
+            return wanted == Access::Read && self.imported(Self::node_read_all);
+        }
         self.nodes(wanted, |trie| Some(trie.rule(node)?.permits(wanted)))
     }
 

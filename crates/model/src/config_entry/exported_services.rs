@@ -1,7 +1,7 @@
 //! `exported-services`: the services that a partition makes available to others.
 //!
-//! Proxies of another partition can reach the services that are exported to it.
-//! `/v1/exported-services` lists them. Exports to other clusters have no effect.
+//! Proxies of another partition or of a peered cluster can reach the services that are exported to it.
+//! `/v1/exported-services` lists them.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};

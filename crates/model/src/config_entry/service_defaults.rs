@@ -11,6 +11,7 @@ use crate::extension::validate_extensions;
 use crate::invalid::Invalid;
 use crate::json::shown::is_zero;
 use crate::name::{self, WILDCARD};
+use crate::peering;
 use crate::protocol::Protocol;
 use crate::proxy::{
     EnvoyExtension, Expose, MeshGateway, MutualTlsMode, ProxyMode, TransparentProxy,
@@ -229,11 +230,13 @@ impl Entry for ServiceDefaults {
             return Ok(());
         };
         if let Some(defaults) = &upstreams.defaults {
-            if !defaults.name.is_empty() {
-                return Err(Invalid::new(
-                    "UpstreamConfig.Defaults.Name",
-                    "it must be left out, because the defaults are for every upstream",
-                ));
+            for (field, value) in [("Name", &defaults.name), ("Peer", &defaults.peer)] {
+                if !value.is_empty() {
+                    return Err(Invalid::new(
+                        format!("UpstreamConfig.Defaults.{field}"),
+                        "it must be left out, because the defaults are for every upstream",
+                    ));
+                }
             }
             defaults
                 .validate()
@@ -270,6 +273,7 @@ impl Entry for ServiceDefaults {
                 .chain(&mut upstreams.defaults);
             for upstream in all {
                 upstream.protocol.make_ascii_lowercase();
+                upstream.peer.make_ascii_lowercase();
             }
         }
     }
@@ -279,10 +283,13 @@ impl UpstreamDefaults {
     fn validate(&self) -> Result<(), Invalid> {
         validate_protocol(&self.protocol)?;
         if !self.peer.is_empty() {
-            return Err(Invalid::new(
-                "Peer",
-                "it is not served: cluster peering does not exist here, leave it out",
-            ));
+            peering::validate_reference("Peer", &self.peer)?;
+            if !self.partition.is_default() {
+                return Err(Invalid::new(
+                    "Partition",
+                    "a peering belongs to the partition of the entry: leave the partition out",
+                ));
+            }
         }
         validate_balance(
             "BalanceOutboundConnections",

@@ -14,8 +14,9 @@ use crate::intention::{
 };
 use crate::invalid::Invalid;
 use crate::jwt_requirement::JwtRequirement;
+use crate::name::WILDCARD;
 use crate::schema;
-use crate::tenancy::{NoPeer, NotServed, ServiceName, Tenancy, TenancyName};
+use crate::tenancy::{NotServed, PeerName, ServiceName, Tenancy, TenancyName};
 use crate::{meta, name, timestamp};
 
 entry! {
@@ -46,16 +47,16 @@ pub struct SourceIntention {
     /// The source service, or `*`.
     #[schemars(length(min = 1))]
     pub name: String,
-    /// Namespace; empty means the entry's own.
+    /// Namespace; empty means the entry's own, or `default` for a service of a peer.
     #[serde(skip_serializing_if = "TenancyName::is_empty")]
     pub namespace: TenancyName,
     /// Partition; empty means the entry's own.
     #[serde(skip_serializing_if = "TenancyName::is_empty")]
     pub partition: TenancyName,
-    /// Refused: peering is not served.
-    #[serde(skip_serializing)]
-    #[schemars(with = "String")]
-    pub peer: NoPeer,
+    /// The peer whose service it is, by its local name; empty means a service of this cluster. Its partition is the one
+    /// that is peered there.
+    #[serde(skip_serializing_if = "PeerName::is_empty")]
+    pub peer: PeerName,
     /// Refused: sameness groups are not served.
     #[serde(skip_serializing)]
     #[schemars(with = "String")]
@@ -183,7 +184,14 @@ impl Entry for ServiceIntentions {
             }) {
                 return Err(Invalid::new(
                     format!("Sources[{i}].Name"),
-                    format!("defines {:?} more than once", source.name),
+                    match source.peer.is_empty() {
+                        true => format!("defines {:?} more than once", source.name),
+                        false => format!(
+                            "defines peer({:?}) {:?} more than once",
+                            source.peer.as_str(),
+                            source.name
+                        ),
+                    },
                 ));
             }
         }
@@ -204,9 +212,17 @@ impl Entry for ServiceIntentions {
 }
 
 impl SourceIntention {
-    /// The source service, relative to the destination's tenancy.
+    /// The source service, relative to the destination's tenancy. That of a peer is in a tenancy of the peer, so it never
+    /// equals a service of this cluster.
     pub fn service(&self, destination: &Tenancy) -> ServiceName {
-        let tenancy = destination.resolve(&self.partition, &self.namespace);
+        let tenancy = match self.peer.is_empty() {
+            true => destination.resolve(&self.partition, &self.namespace),
+            // As in Consul, its namespace is not inherited.
+            false => {
+                let home = destination.of_partition().of_peer(self.peer.as_str());
+                home.in_namespace(&self.namespace)
+            }
+        };
         ServiceName::new(&tenancy, &self.name)
     }
 
@@ -215,6 +231,7 @@ impl SourceIntention {
             .map_err(|error| Invalid::new("Name", error.to_string()))?;
         validate_wildcards(&self.service(&destination.tenancy))
             .map_err(|reason| Invalid::new("Namespace", reason))?;
+        self.validate_peer()?;
         validate_source(
             &self.r#type,
             &self.description,
@@ -222,6 +239,24 @@ impl SourceIntention {
             &self.permissions,
             &destination.name,
         )
+    }
+}
+
+impl SourceIntention {
+    /// With Consul's error texts.
+    fn validate_peer(&self) -> Result<(), Invalid> {
+        let peer = self.peer.as_str();
+        if peer.contains(WILDCARD) {
+            return Err(Invalid::new("Peer", "cannot use wildcard '*' in peer"));
+        }
+        if !peer.is_empty() && !self.partition.is_empty() {
+            let reason = "cannot set Peer and Partition at the same time.";
+            return Err(Invalid::new("Peer", reason));
+        }
+        if !peer.is_empty() && !self.legacy_id.is_empty() {
+            return Err(Invalid::new("Peer", "cannot be set by legacy intentions"));
+        }
+        Ok(())
     }
 }
 
@@ -233,10 +268,18 @@ impl From<Intention> for SourceIntention {
             true => TenancyName::default(),
             false => own.parse().unwrap_or_default(),
         };
+        let of_peer = !of_source.peer.is_empty();
         SourceIntention {
             precedence: precedence(&source, &destination),
-            partition: named(&of_source.partition, &of_destination.partition),
-            namespace: named(&of_source.namespace, &of_destination.namespace),
+            partition: match of_peer {
+                true => TenancyName::default(),
+                false => named(&of_source.partition, &of_destination.partition),
+            },
+            peer: of_source.shown_peer(),
+            namespace: match of_peer {
+                true => of_source.shown_namespace(),
+                false => named(&of_source.namespace, &of_destination.namespace),
+            },
             name: intention.source_name,
             action: intention.action,
             permissions: intention.permissions,

@@ -36,7 +36,7 @@ pub struct ServiceQuery {
     pub service_meta: Option<BTreeMap<String, String>>,
     /// Whether to return the service's mesh-capable instances, such as sidecars.
     pub connect: bool,
-    /// Refused: peers are not served.
+    /// The peer that the service is imported from; empty means this cluster.
     pub peer: String,
     /// Namespace of the service; empty means `default`.
     #[serde(skip_serializing_if = "TenancyName::is_empty")]
@@ -62,7 +62,7 @@ pub struct QueryFailover {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct QueryFailoverTarget {
-    /// Refused: peers are not served.
+    /// The peer that the service is imported from; empty means none. Not together with a datacenter.
     pub peer: String,
     /// Name of a datacenter.
     pub datacenter: String,
@@ -75,10 +75,14 @@ pub struct QueryFailoverTarget {
 }
 
 /// Where a query looks for instances of its service.
+///
+/// What is imported from a peer is in this datacenter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct QueryScope<'q> {
     /// Another datacenter; `None` is this one.
     pub datacenter: Option<&'q str>,
+    /// The peer that the service is imported from; empty means none.
+    pub peer: &'q str,
     /// The partition.
     pub partition: &'q TenancyName,
     /// The namespace.
@@ -86,10 +90,17 @@ pub struct QueryScope<'q> {
 }
 
 impl QueryFailoverTarget {
-    /// Whether the target is a tenancy of this datacenter and nothing else.
+    /// Whether the target is a tenancy of this datacenter, or imported from a peer.
     fn is_here(&self) -> bool {
         let is_tenant = !self.namespace.is_empty() || !self.partition.is_empty();
-        is_tenant && self.datacenter.is_empty() && self.peer.is_empty()
+        !self.peer.is_empty() || is_tenant && self.datacenter.is_empty()
+    }
+}
+
+impl QueryScope<'_> {
+    /// The tenancy of the service.
+    pub fn tenancy(&self) -> Tenancy {
+        Tenancy::new(self.partition, self.namespace).of_peer(self.peer)
     }
 }
 
@@ -114,18 +125,17 @@ impl ServiceQuery {
                     .to_owned(),
             );
         }
-        if !self.peer.is_empty() {
-            return Err("Service.Peer: peers are not served, leave it out".to_owned());
-        }
         Ok(())
     }
 
-    /// Where to look, in order, until there is an instance: the query's own partition and namespace, then the nearest
+    /// Where to look, in order, until there is an instance: the query's own peer, partition and namespace, then the nearest
     /// datacenters if it names a number of them, those that it names, and its targets. `nearest` are all other
     /// datacenters, the nearest first; those that are not in it are left out.
     pub fn scopes<'q>(&'q self, nearest: &'q [String]) -> Vec<QueryScope<'q>> {
-        let own = |datacenter| QueryScope {
+        let own = |datacenter: Option<&'q str>| QueryScope {
             datacenter,
+            // A peer exports to one datacenter.
+            peer: if datacenter.is_some() { "" } else { &self.peer },
             partition: &self.partition,
             namespace: &self.namespace,
         };
@@ -146,6 +156,7 @@ impl ServiceQuery {
             };
             Some(QueryScope {
                 datacenter,
+                peer: &target.peer,
                 partition: &target.partition,
                 namespace: &target.namespace,
             })
@@ -243,8 +254,8 @@ impl QueryFailover {
             let refuse = |field: &str, reason: &str| {
                 Err(format!("Service.Failover.Targets[{at}].{field}: {reason}"))
             };
-            if !target.peer.is_empty() {
-                return refuse("Peer", "peers are not served, leave it out");
+            if !target.peer.is_empty() && !target.datacenter.is_empty() {
+                return refuse("Peer", "it cannot be used together with Datacenter");
             }
             for (field, name) in [
                 ("Namespace", &target.namespace),

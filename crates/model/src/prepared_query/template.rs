@@ -138,11 +138,13 @@ fn for_each_text(
     for (at, target) in failover.targets.iter_mut().flatten().enumerate() {
         let path = format!(".Failover.Targets[{at}].Datacenter");
         visit(&path, &mut target.datacenter)?;
+        visit(&format!(".Failover.Targets[{at}].Peer"), &mut target.peer)?;
     }
     for (at, id) in service.ignore_check_ids.iter_mut().flatten().enumerate() {
         visit(&format!(".IgnoreCheckIDs[{at}]"), id)?;
     }
     visit(".Near", &mut service.near)?;
+    visit(".Peer", &mut service.peer)?;
     for (at, tag) in service.tags.iter_mut().flatten().enumerate() {
         visit(&format!(".Tags[{at}]"), tag)?;
     }

@@ -74,12 +74,8 @@ fn errors_name_the_mistake() {
             "Targets cannot be populated with NearestN or Datacenters",
         ),
         (
-            web(json!({"Failover": {"Targets": [{"Peer": "b"}]}})),
-            "Service.Failover.Targets[0].Peer: peers are not served",
-        ),
-        (
-            web(json!({"Peer": "b"})),
-            "Service.Peer: peers are not served",
+            web(json!({"Failover": {"Targets": [{"Peer": "b", "Datacenter": "c"}]}})),
+            "Service.Failover.Targets[0].Peer: it cannot be used together with Datacenter",
         ),
         (
             web(json!({"SamenessGroup": "b"})),
@@ -332,17 +328,25 @@ proptest! {
 #[test]
 fn a_query_looks_in_each_datacenter_once() {
     let nearest = ["near", "far", "farthest"].map(str::to_owned);
-    let scopes = |failover: Value| {
-        let query = query(json!({"Service": {"Service": "web", "Failover": failover}}));
+    let scopes_with = |peer: &str, failover: Value| {
+        let service = json!({"Service": "web", "Peer": peer, "Failover": failover});
+        let query = query(json!({"Service": service}));
         let scopes = query.service.scopes(&nearest);
-        let scopes = scopes.iter().map(|scope| match scope.datacenter {
-            Some(datacenter) => format!("{datacenter} {}", scope.namespace),
-            None => format!("here {}", scope.namespace),
-        });
+        let scopes = scopes
+            .iter()
+            .map(|scope| match (scope.datacenter, scope.peer) {
+                (Some(datacenter), "") => format!("{datacenter} {}", scope.namespace),
+                (None, "") => format!("here {}", scope.namespace),
+                (datacenter, peer) => {
+                    assert_eq!(datacenter, None, "what is imported is here");
+                    format!("of {peer} {}", scope.namespace)
+                }
+            });
         scopes
             .map(|scope| scope.trim().to_owned())
             .collect::<Vec<_>>()
     };
+    let scopes = |failover: Value| scopes_with("", failover);
     assert_eq!(scopes(json!({})), ["here"]);
     let named = json!({"NearestN": 1, "Datacenters": ["Farthest", "near", "unknown"]});
     assert_eq!(scopes(named), ["here", "near", "farthest"]);
@@ -355,4 +359,11 @@ fn a_query_looks_in_each_datacenter_once() {
         scopes(json!({"NearestN": 9})),
         ["here", "near", "far", "farthest"]
     );
+    let targets =
+        json!({"Targets": [{"Peer": "p"}, {"Peer": "q", "Namespace": "a"}, {"Peer": "p"}]});
+    assert_eq!(scopes(targets.clone()), ["here", "of p", "of q a"]);
+    assert_eq!(scopes_with("q", targets), ["of q", "of p", "of q a"]);
+    // Only this datacenter is peered.
+    let nearest = json!({"NearestN": 1, "Datacenters": ["far"]});
+    assert_eq!(scopes_with("q", nearest), ["of q", "near", "far"]);
 }

@@ -53,6 +53,33 @@ fn rules_are_valid_in_the_tenancy_of_their_policy() {
 }
 
 #[test]
+fn what_is_imported_is_read_by_who_may_call_it_or_read_everything() {
+    let main = Tenancy::default();
+    let of_peer = main.of_peer("east");
+    let reads = |rules: &str| {
+        let one = deny(&[(&main, rules)]).within(&of_peer);
+        (one.service_read("web"), one.node_read("n1"))
+    };
+    assert_eq!(
+        reads("service \"other\" { policy = \"write\" }"),
+        (true, true)
+    );
+    let named = "service \"web\" { policy = \"read\" } node \"n1\" { policy = \"read\" }";
+    assert_eq!(reads(named), (false, false), "names are those of the peer");
+    assert_eq!(
+        reads("service_prefix \"\" { policy = \"read\" }"),
+        (true, false)
+    );
+    assert_eq!(
+        reads("node_prefix \"\" { policy = \"read\" }"),
+        (false, true)
+    );
+    let allowed = Authorizer::with_defaults([], [], DefaultPolicy::Allow).within(&of_peer);
+    assert!(allowed.service_read("web") && allowed.node_read("n1"));
+    assert!(!deny(&[]).within(&of_peer).service_read("web"));
+}
+
+#[test]
 fn write_access_in_one_namespace_is_write_access_anywhere() {
     let team = tenancy("default", "team");
     let one = deny(&[(&team, "service \"web\" { policy = \"write\" }")]);

@@ -1,7 +1,10 @@
 //! Config entries: kinds, decoding, normalisation, refusals.
 
 use legate_model::json::{UnknownFields, from_value};
-use legate_model::{ConfigEntry, ConfigKind, IntentionAction, Protocol, ServiceIntentions};
+use legate_model::{
+    ConfigEntry, ConfigKind, IntentionAction, Protocol, ServiceIntentions, ServiceName,
+    SourceIntention,
+};
 use serde_json::{Value, json};
 
 pub(crate) fn entry(value: Value) -> ConfigEntry {
@@ -401,6 +404,24 @@ fn refusals_of_sources_name_the_field() {
             "defines \"a\" more than once",
         ),
         (
+            sources(json!([{"Name": "a", "Peer": "p*", "Action": "deny"}])),
+            "Sources[0].Peer",
+            "cannot use wildcard '*' in peer",
+        ),
+        (
+            sources(json!([{"Name": "a", "Peer": "p", "Partition": "shop", "Action": "deny"}])),
+            "Sources[0].Peer",
+            "cannot set Peer and Partition at the same time.",
+        ),
+        (
+            sources(json!([
+                {"Name": "a", "Action": "deny"}, {"Name": "a", "Peer": "p", "Action": "deny"},
+                {"Name": "a", "Peer": "P", "Action": "deny"},
+            ])),
+            "Sources[2].Name",
+            "defines peer(\"p\") \"a\" more than once",
+        ),
+        (
             sources(json!([{"Name": "a", "Action": "deny", "Type": "vm"}])),
             "Sources[0].Type",
             "consul",
@@ -489,6 +510,52 @@ fn refusals_of_permissions_name_the_field() {
             "when using IgnoreCase",
         ),
     ]);
+}
+
+/// A source of a peer is another service than that of the same name here, in the namespace `default` unless it names one.
+#[test]
+fn sources_of_peers_are_services_of_their_own() {
+    let mut entry = sources(json!([
+        {"Name": "a", "Action": "deny"}, {"Name": "a", "Peer": "Alpha", "Action": "allow"},
+        {"Name": "*", "Peer": "alpha", "Namespace": "team", "Action": "deny"},
+    ]));
+    entry["Namespace"] = json!("shop");
+    entry["Partition"] = json!("p");
+    let mut entry = self::entry(entry);
+    entry.validate().unwrap();
+    entry.normalise();
+    let ConfigEntry::ServiceIntentions(entry) = entry else {
+        panic!("it is of another kind");
+    };
+    let shown = |source: &ServiceName| source.to_string();
+    let own = entry.destination().tenancy;
+    let of_sources: Vec<_> = entry
+        .sources
+        .iter()
+        .map(|one| shown(&one.service(&own)))
+        .collect();
+    let expected = [
+        "p/shop/a",
+        "p/default/a of peer alpha",
+        "p/team/* of peer alpha",
+    ];
+    assert_eq!(of_sources, expected);
+    let intentions: Vec<_> = entry.intentions().collect();
+    let of_intentions: Vec<_> = intentions.iter().map(|one| shown(&one.source())).collect();
+    assert_eq!(of_intentions, expected);
+    let json = serde_json::to_value(&intentions[1]).unwrap();
+    assert_eq!(
+        (
+            &json["SourcePeer"],
+            &json["SourceNS"],
+            json.get("SourcePartition")
+        ),
+        (&json!("alpha"), &json!("default"), None)
+    );
+    for (source, intention) in entry.sources.iter().zip(intentions) {
+        let back = SourceIntention::from(intention);
+        assert_eq!(back.service(&own), source.service(&own));
+    }
 }
 
 #[test]

@@ -166,8 +166,8 @@ fn invalid_json_is_a_separate_error() {
 #[test]
 fn unsupported_restrictions_are_never_ignored() {
     for value in [
-        json!({"SourceName": "a", "SourcePeer": "p"}),
         json!({"SourceName": "a", "SourceSamenessGroup": "g"}),
+        json!({"SourceName": "a", "SourcePeer": "p", "SourceSamenessGroup": {"a": 1}}),
     ] {
         let result = from_value::<Intention>(value.clone(), UnknownFields::Ignore);
         let error = result.unwrap_err().to_string();

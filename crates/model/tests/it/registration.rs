@@ -339,13 +339,6 @@ fn refusals_of_upstreams_name_the_field() {
             "same socket, /s",
         ),
         (
-            upstreams(json!([{
-                "DestinationName": "a", "LocalBindPort": 1, "DestinationPeer": "p",
-            }])),
-            "Service.Proxy.Upstreams[0].DestinationPeer",
-            "not served",
-        ),
-        (
             upstreams(json!([
                 {"DestinationName": "a", "LocalBindPort": 1, "DestinationType": "prepared_query"},
                 {"DestinationName": "a", "LocalBindPort": 2},
@@ -353,6 +346,44 @@ fn refusals_of_upstreams_name_the_field() {
             ])),
             "Service.Proxy.Upstreams[2]",
             "prepared_query:a is already given as Upstreams[0]",
+        ),
+    ]);
+}
+
+#[test]
+fn refusals_of_upstreams_of_peers_name_the_field() {
+    let upstreams = |list: Value| json!({"Service": {"Proxy": {"Upstreams": list}}});
+    refuses([
+        (
+            upstreams(json!([{
+                "DestinationName": "a", "LocalBindPort": 1, "DestinationPeer": "p",
+                "Datacenter": "dc2",
+            }])),
+            "Service.Proxy.Upstreams[0].DestinationPeer",
+            "upstream cannot specify both destination peer and datacenter",
+        ),
+        (
+            upstreams(json!([{
+                "DestinationName": "a", "LocalBindPort": 1, "DestinationPeer": "p.q",
+            }])),
+            "Service.Proxy.Upstreams[0].DestinationPeer",
+            "p.q is not a valid peer name",
+        ),
+        (
+            upstreams(json!([{
+                "DestinationName": "a", "LocalBindPort": 1, "DestinationPeer": "p",
+                "DestinationType": "prepared_query",
+            }])),
+            "Service.Proxy.Upstreams[0].DestinationPeer",
+            "a prepared query names the peer itself",
+        ),
+        (
+            upstreams(json!([{
+                "DestinationName": "a", "LocalBindPort": 1, "DestinationPeer": "p",
+                "DestinationPartition": "x",
+            }])),
+            "Service.Proxy.Upstreams[0].DestinationPartition",
+            "a peering belongs to the partition of the proxy",
         ),
     ]);
 }

@@ -7,18 +7,22 @@
 //! - [`api`]: the routes that are bound to API gateways.
 //! - `ingress`: the listeners of an ingress gateway, with their services.
 //! - `mesh`: the services that a mesh gateway forwards to.
+//! - `peered`: what a mesh gateway forwards between peers.
 
 pub mod api;
 mod every;
 mod ingress;
 mod mesh;
 mod of_service;
+mod peered;
 mod services;
 
 pub(crate) use ingress::exposed;
 pub use ingress::{Exposed, ExposedPort, ExposedService};
 pub use mesh::{MeshService, MeshServices};
 pub(crate) use mesh::{mesh_names, mesh_service};
-pub(crate) use of_service::terminating;
 pub use of_service::{connect_to, ingress_to};
+pub(crate) use of_service::{is_linked, terminating};
+pub use peered::{PeerExport, PeerRoute, PeerRoutes};
+pub(crate) use peered::{exported_names, peer_export, peer_routes};
 pub use services::{GatewayService, Link, Origin, in_namespace, services};

@@ -38,6 +38,13 @@ pub(crate) fn terminating(txn: &ReadTxn<'_>, service: &str) -> Arc<Instances> {
     })
 }
 
+/// Whether the entry of a terminating gateway includes a service of the current tenancy.
+pub(crate) fn is_linked(txn: &ReadTxn<'_>, service: &str) -> bool {
+    let gateways = by_service(txn, ConfigKind::TerminatingGateway);
+    let own = gateways.of(txn, ServiceKind::TerminatingGateway, service);
+    !own.is_empty()
+}
+
 fn instances(txn: &ReadTxn<'_>, kind: ConfigKind, service: &str) -> Vec<CheckServiceNode> {
     let gateways = by_service(txn, kind);
     let kind = match kind {

@@ -1,15 +1,17 @@
-//! The mesh gateway: the services of its partition that are reached in the mesh.
+//! The mesh gateway: the services of its partition that are reached in the mesh, and what it forwards between peers.
 
 use std::sync::{Arc, LazyLock};
 
+use legate_ca::{Leaf, LeafId};
 use legate_model::{ConfigEntry, ConfigKind, ServiceInstance, ServiceName, UpstreamLimits};
 use legate_store::{Kept, ReadTxn};
 
 use super::Reading;
 use super::kept_list::KeptList;
 use crate::error::WatchError;
-use crate::gateways::{self, MeshService, MeshServices};
+use crate::gateways::{self, MeshService, MeshServices, PeerExport, PeerRoutes};
 use crate::remote::{self, GatewaysElsewhere, Servers};
+use crate::same;
 use crate::snapshot::ProxyId;
 use crate::value::{queried, values};
 
@@ -26,10 +28,29 @@ values! {
         pub elsewhere: Arc<GatewaysElsewhere>,
         /// The servers that it leads to; none unless it exposes servers.
         pub servers: Arc<Option<Servers>>,
+        /// The services that peers reach.
+        pub exports: Arc<PeerExports>,
+        /// The gateways' own certificate and key, if they terminate connections of peers. Until it is issued, and while
+        /// there are none, it is absent.
+        pub leaf: Option<Arc<Leaf>>,
+        /// The connections that it passes on between this cluster and its peers.
+        pub peers: Arc<PeerRoutes>,
+    }
+}
+
+/// The services that peers reach, by namespace and name.
+#[derive(Clone, Debug, Default)]
+pub struct PeerExports(pub Vec<Arc<PeerExport>>);
+
+impl PartialEq for PeerExports {
+    fn eq(&self, other: &Self) -> bool {
+        self.0.len() == other.0.len()
+            && std::iter::zip(&self.0, &other.0).all(|(a, b)| same::shared(a, b))
     }
 }
 
 queried! {
+    PeerExports, |all| all.0.iter().map(|one| one.size()).sum();
     Option<UpstreamLimits>, |_| 0;
     GatewaysElsewhere, |all| all.0.iter().map(|one| 1 + one.instances.len()).sum();
     Option<Servers>, |servers| servers.as_ref().map_or(0, |servers| 2 * servers.all.len());
@@ -54,6 +75,11 @@ pub(super) struct Parts {
     services: KeptList<ServiceName, Arc<Option<Arc<MeshService>>>>,
     /// The services of the last snapshot.
     last: Arc<MeshServices>,
+    exported: Kept<Arc<Vec<ServiceName>>>,
+    exports: KeptList<ServiceName, Arc<Option<Arc<PeerExport>>>>,
+    /// Those of the last snapshot.
+    last_exports: Arc<PeerExports>,
+    peers: Kept<Arc<PeerRoutes>>,
 }
 
 /// The values of a mesh gateway.
@@ -71,7 +97,22 @@ pub(super) fn snapshot(read: &mut Reading<'_, '_>, parts: &mut Parts) -> Option<
     if services != *parts.last {
         parts.last = Arc::new(services);
     }
+    let exports = exports(read, parts);
+    let terminates = exports.0.iter().any(|one| one.has_requests());
+    let leaf = match terminates {
+        true => {
+            let partition = &read.txn.tenancy().partition;
+            read.leaves.current(&LeafId::of_mesh_gateway(partition))
+        }
+        false => None,
+    };
     Some(MeshGateway {
+        exports,
+        leaf,
+        peers: read.kept(&mut parts.peers, |txn| {
+            let (datacenter, trust_domain) = (&*read.config.datacenter, &read.proxy.trust_domain);
+            gateways::peer_routes(txn, datacenter, trust_domain)
+        }),
         limits: read.kept(&mut parts.limits, |txn| limits(txn, gateway)),
         services: Arc::clone(&parts.last),
         elsewhere: read.kept(&mut parts.elsewhere, |txn| {
@@ -88,6 +129,27 @@ pub(super) fn snapshot(read: &mut Reading<'_, '_>, parts: &mut Parts) -> Option<
             false => Arc::clone(&NO_SERVERS),
         },
     })
+}
+
+/// The services that peers reach, one by one as above.
+fn exports(read: &mut Reading<'_, '_>, parts: &mut Parts) -> Arc<PeerExports> {
+    let (datacenter, trust_domain) = (&*read.config.datacenter, &read.proxy.trust_domain);
+    let names = read.kept(&mut parts.exported, |txn| {
+        gateways::exported_names(txn, datacenter, trust_domain)
+    });
+    let exports = parts.exports.values(&names, |name| name);
+    let exports = std::iter::zip(&*names, exports);
+    let exports = exports.filter_map(|(name, kept)| {
+        let export = read.kept(kept, |txn| {
+            gateways::peer_export(txn, name, datacenter, trust_domain)
+        });
+        (*export).clone()
+    });
+    let exports = PeerExports(exports.collect());
+    if exports != *parts.last_exports {
+        parts.last_exports = Arc::new(exports);
+    }
+    Arc::clone(&parts.last_exports)
 }
 
 fn limits(txn: &ReadTxn<'_>, gateway: &str) -> Arc<Option<UpstreamLimits>> {

@@ -13,7 +13,7 @@ mod proxy;
 mod sidecar;
 mod terminating_gateway;
 #[cfg(test)]
-mod test_store;
+pub(crate) mod test_store;
 
 use std::sync::Arc;
 
@@ -24,7 +24,7 @@ use legate_store::{Follower, Kept, ReadTxn};
 pub use self::api_gateway::{ApiGateway, BackendSnapshot};
 pub use self::ingress_gateway::IngressGateway;
 use self::leaves::Leaves;
-pub use self::mesh_gateway::MeshGateway;
+pub use self::mesh_gateway::{MeshGateway, PeerExports};
 pub use self::sidecar::Sidecar;
 pub use self::terminating_gateway::{Represented, TerminatingGateway};
 use crate::config::ManagerConfig;

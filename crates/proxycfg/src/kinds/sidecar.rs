@@ -18,6 +18,7 @@ use crate::merge;
 use crate::queries::{self, JwtProviders};
 use crate::snapshot::ProxyId;
 use crate::transparent::{self, ImplicitUpstreams};
+use crate::trust::{self, PeerCallers};
 use crate::upstream::{self, UpstreamSnapshot};
 use crate::value::values;
 
@@ -36,6 +37,8 @@ values! {
         pub intentions: Arc<Vec<Arc<Intention>>>,
         /// The JWT providers that the intentions name. Providers that do not exist are left out.
         pub jwt_providers: Arc<JwtProviders>,
+        /// The peers that call the service.
+        pub peers: Arc<PeerCallers>,
         /// The explicit upstreams, in the order of the registration.
         pub upstreams: Vec<UpstreamSnapshot>,
         /// In transparent mode: the services that intentions allow the proxy's service to call,
@@ -73,6 +76,7 @@ pub(super) struct Parts {
 struct Callers {
     intentions: Arc<Vec<Arc<Intention>>>,
     jwt_providers: Arc<JwtProviders>,
+    peers: Arc<PeerCallers>,
 }
 
 /// The values of a sidecar, `None` while the certificate is missing.
@@ -82,12 +86,13 @@ pub(super) fn snapshot(read: &mut Reading<'_, '_>, parts: &mut Parts) -> Option<
     let destination = &instance.proxy.destination_service_name;
     // As in Consul, a sidecar is in the tenancy of its service.
     let service = ServiceName::new(read.txn.tenancy(), destination);
-    let leaf = read.leaves.current(&service.into())?;
+    let leaf = read.leaves.current(&(&service).into())?;
+    let (local, trust_domain) = (&*config.datacenter, &proxy.trust_domain);
     let callers = read.kept(&mut parts.callers, |txn| Callers {
         intentions: queries::intentions(txn, destination),
         jwt_providers: queries::jwt_providers(txn, destination),
+        peers: trust::callers(txn, &service, local, trust_domain),
     });
-    let (local, trust_domain) = (&*config.datacenter, &proxy.trust_domain);
     let definitions = instance.proxy.upstreams.iter();
     let mut upstreams = Vec::new();
     for (place, upstream) in definitions.filter(|one| is_explicit(one)).enumerate() {
@@ -126,6 +131,7 @@ pub(super) fn snapshot(read: &mut Reading<'_, '_>, parts: &mut Parts) -> Option<
         leaf,
         intentions: callers.intentions,
         jwt_providers: callers.jwt_providers,
+        peers: callers.peers,
         upstreams,
         implicit,
         destinations,

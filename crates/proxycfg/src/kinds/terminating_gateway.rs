@@ -113,7 +113,10 @@ pub(super) fn snapshot(
         let Link::Terminating(link) = &one.link else {
             continue;
         };
-        let service = read.kept(kept, |txn| external::service(txn, &one.service));
+        let (datacenter, trust_domain) = (&*read.config.datacenter, &read.proxy.trust_domain);
+        let service = read.kept(kept, |txn| {
+            external::service(txn, &one.service, datacenter, trust_domain)
+        });
         let Some(service) = &*service else {
             continue;
         };

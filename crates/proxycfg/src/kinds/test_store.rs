@@ -17,7 +17,7 @@ use crate::snapshot::{ProxyId, Snapshot};
 const GATEWAY: &str = "gateway-1";
 
 /// A store with a CA and a gateway of this kind and service.
-pub(super) fn with_gateway(kind: &str, service: &str) -> Store {
+pub(crate) fn with_gateway(kind: &str, service: &str) -> Store {
     let store = Store::new();
     let ca = CaState {
         roots: Arc::new(CaRoots {
@@ -36,12 +36,12 @@ pub(super) fn with_gateway(kind: &str, service: &str) -> Store {
     store
 }
 
-pub(super) fn apply(store: &Store, command: Command) {
+pub(crate) fn apply(store: &Store, command: Command) {
     store.apply(command).now_or_never().unwrap().unwrap();
 }
 
 /// Registers an instance on the gateway's node.
-pub(super) fn register(service: Value) -> Command {
+pub(crate) fn register(service: Value) -> Command {
     let service: ServiceInstance = serde_json::from_value(service).unwrap();
     Command::Register(Box::new(Registration {
         node: Node {
@@ -57,7 +57,7 @@ pub(super) fn register(service: Value) -> Command {
 }
 
 /// Writes a config entry.
-pub(super) fn entry(entry: Value) -> Command {
+pub(crate) fn entry(entry: Value) -> Command {
     let mut entry: ConfigEntry = serde_json::from_value(entry).unwrap();
     entry.validate().unwrap();
     entry.normalise();
@@ -68,7 +68,7 @@ pub(super) fn entry(entry: Value) -> Command {
 }
 
 /// The snapshot of the gateway; `None` while it waits.
-pub(super) fn computed(
+pub(crate) fn computed(
     store: &Store,
     config: &ManagerConfig,
     leaves: &mut dyn Leaves,

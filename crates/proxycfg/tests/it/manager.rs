@@ -469,6 +469,7 @@ async fn stopping_ends_every_watch_with_the_reason() {
 async fn a_snapshot_waits_for_the_first_attempt_to_ask_another_datacenter() {
     let mesh = Mesh::new();
     let mirror = mesh.store.mirror();
+    mirror.set_datacenters(vec!["dc2".into()]);
     let (mut watch, _) = mesh.settled().await;
     mesh.entry(json!({
         "Kind": "service-resolver", "Name": "api", "Redirect": {"Datacenter": "dc2"},
@@ -481,4 +482,39 @@ async fn a_snapshot_waits_for_the_first_attempt_to_ask_another_datacenter() {
     quiet(&mut watch).await;
     mesh.entry(json!({"Kind": "service-resolver", "Name": "api"}));
     assert_eq!(ports(&at_once(&mut watch).await), [20001]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_snapshot_that_is_asked_for_ever_more_of_another_datacenter_waits_for_a_limited_time() {
+    let mesh = Mesh::new();
+    let mirror = mesh.store.mirror();
+    mirror.set_datacenters(vec!["dc2".into()]);
+    let (mut watch, _) = mesh.settled().await;
+    mesh.intention("shop", "web", IntentionAction::Allow);
+    assert_eq!(sidecar(&*at_once(&mut watch).await).intentions.len(), 1);
+    quiet(&mut watch).await;
+    // Nobody there answers, and each change asks for something else.
+    let start = Instant::now();
+    let published = async {
+        let mut number = 0;
+        loop {
+            number += 1;
+            mesh.entry(json!({
+                "Kind": "service-resolver", "Name": "api",
+                "Redirect": {"Service": format!("s{number}"), "Datacenter": "dc2"},
+            }));
+            if number == 2 {
+                mesh.intention("blog", "web", IntentionAction::Allow);
+            }
+            if let Ok(snapshot) = timeout(Duration::from_secs(2), watch.next()).await {
+                return snapshot.expect("a source that lives");
+            }
+        }
+    };
+    let snapshot = timeout(Duration::from_secs(60), published).await.unwrap();
+    let waited = start.elapsed();
+    assert!(waited >= Duration::from_secs(10), "{waited:?}");
+    assert!(waited < Duration::from_millis(10_500), "{waited:?}");
+    assert_eq!(sidecar(&snapshot).intentions.len(), 2);
+    assert_eq!(ports(&snapshot), [0_u16; 0]);
 }

@@ -68,6 +68,8 @@ pub(crate) enum Discovery<'a> {
     },
     /// At one address outside the catalog.
     Address(&'a str, u16),
+    /// There are none, and there will be none.
+    Nowhere,
 }
 
 /// An instance with a host name.
@@ -96,6 +98,26 @@ impl<'a> Discovery<'a> {
         settings: &GatewaySettings,
         warnings: &mut Vec<String>,
     ) -> Self {
+        let strict = Some(settings.strict_dns);
+        Self::at_names(service, instances, strict, warnings)
+    }
+
+    /// The same for the gateways of a peer. As in Consul, one host name is used.
+    pub(crate) fn of_peer(
+        service: &str,
+        instances: &'a Instances,
+        warnings: &mut Vec<String>,
+    ) -> Self {
+        Self::at_names(service, instances, None, warnings)
+    }
+
+    /// `strict`: the setting for it, if there is one.
+    fn at_names(
+        service: &str,
+        instances: &'a Instances,
+        strict: Option<bool>,
+        warnings: &mut Vec<String>,
+    ) -> Self {
         let hosts = instances.iter().filter_map(|instance| {
             let (name, port) = instance.address();
             (!is_ip(name)).then(|| Host {
@@ -114,12 +136,17 @@ impl<'a> Discovery<'a> {
                 "instances of {service} with IP addresses get no traffic, because others have host names"
             ));
         }
-        let strict = settings.strict_dns;
+        let advice = match strict {
+            Some(_) => {
+                "; set envoy_dns_discovery_type to strict_dns in Proxy.Config of the gateway to use all"
+            }
+            None => "",
+        };
+        let strict = strict.unwrap_or_default();
         let (names, hosts) = used(hosts, strict);
         if names > 1 && !strict {
             warnings.push(format!(
-                "instances of {service} have {names} host names, of which only {:?} is used; set \
-                 envoy_dns_discovery_type to strict_dns in Proxy.Config of the gateway to use all",
+                "instances of {service} have {names} host names, of which only {:?} is used{advice}",
                 hosts[0].name
             ));
         }
@@ -150,11 +177,12 @@ pub(crate) fn cluster(
     input: &ExternalCluster<'_>,
 ) -> Result<Arc<EncodedResource>, GenerateError> {
     memo.get(input, |input| {
-        let waits_for: &[&str] = match input.discovery {
-            Discovery::Endpoints => &[input.name],
-            _ => &[],
-        };
-        Ok(encode::resource(input.name, &build(input), waits_for))
+        let waits_for = input.discovery.waits_for(input.name);
+        Ok(encode::resource(
+            input.name,
+            &build(input),
+            waits_for.as_slice(),
+        ))
     })
 }
 
@@ -172,42 +200,59 @@ fn build(input: &ExternalCluster<'_>) -> Cluster {
         transport_socket: socket,
         ..Cluster::default()
     };
-    match &input.discovery {
-        Discovery::Endpoints => {
-            cluster.eds_cluster_config = Some(cluster::EdsClusterConfig {
-                eds_config: Some(tls::ads(input.fetch_timeout.map(proto_duration))),
-                ..cluster::EdsClusterConfig::default()
-            });
-            discover(&mut cluster, cluster::DiscoveryType::Eds);
-        }
-        Discovery::Names { strict, hosts } => {
-            let endpoints = hosts.iter().map(|host| LbEndpoint {
-                health_status: host.health.status().into(),
-                load_balancing_weight: Some(UInt32Value {
-                    value: host.health.weight,
-                }),
-                ..at(host.name, host.port)
-            });
-            cluster.load_assignment = Some(assignment(input.name, endpoints.collect()));
-            let discovery = match strict {
-                true => cluster::DiscoveryType::StrictDns,
-                false => cluster::DiscoveryType::LogicalDns,
-            };
-            resolve(&mut cluster, discovery);
-        }
-        Discovery::Address(host, port) => {
-            cluster.load_assignment = Some(assignment(input.name, vec![at(host, *port)]));
-            match is_ip(host) {
-                true => discover(&mut cluster, cluster::DiscoveryType::Static),
-                false => resolve(&mut cluster, cluster::DiscoveryType::LogicalDns),
-            }
-        }
-    }
+    input.discovery.set(&mut cluster, input.fetch_timeout);
     input.balancing.apply(&mut cluster);
     if input.http2 {
         set_http_options(&mut cluster, http2_only());
     }
     cluster
+}
+
+impl Discovery<'_> {
+    /// The names of the endpoints that a cluster of this name waits for.
+    pub(crate) fn waits_for<'n>(&self, name: &'n str) -> Option<&'n str> {
+        matches!(self, Self::Endpoints).then_some(name)
+    }
+
+    /// Sets where a cluster finds its instances. `fetch_timeout`: Envoy's initial fetch timeout for endpoints.
+    pub(crate) fn set(&self, cluster: &mut Cluster, fetch_timeout: Option<Duration>) {
+        let name = &cluster.name.clone();
+        match self {
+            Discovery::Endpoints => {
+                cluster.eds_cluster_config = Some(cluster::EdsClusterConfig {
+                    eds_config: Some(tls::ads(fetch_timeout.map(proto_duration))),
+                    ..cluster::EdsClusterConfig::default()
+                });
+                discover(cluster, cluster::DiscoveryType::Eds);
+            }
+            Discovery::Names { strict, hosts } => {
+                let endpoints = hosts.iter().map(|host| LbEndpoint {
+                    health_status: host.health.status().into(),
+                    load_balancing_weight: Some(UInt32Value {
+                        value: host.health.weight,
+                    }),
+                    ..at(host.name, host.port)
+                });
+                cluster.load_assignment = Some(assignment(name, endpoints.collect()));
+                let discovery = match strict {
+                    true => cluster::DiscoveryType::StrictDns,
+                    false => cluster::DiscoveryType::LogicalDns,
+                };
+                resolve(cluster, discovery);
+            }
+            Discovery::Address(host, port) => {
+                cluster.load_assignment = Some(assignment(name, vec![at(host, *port)]));
+                match is_ip(host) {
+                    true => discover(cluster, cluster::DiscoveryType::Static),
+                    false => resolve(cluster, cluster::DiscoveryType::LogicalDns),
+                }
+            }
+            Discovery::Nowhere => {
+                cluster.load_assignment = Some(assignment(name, Vec::new()));
+                discover(cluster, cluster::DiscoveryType::Static);
+            }
+        }
+    }
 }
 
 /// A socket that sends a header with the caller's address before what the inner one sends.

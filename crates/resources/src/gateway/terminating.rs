@@ -31,10 +31,11 @@ pub(crate) struct TerminatingListener<'a> {
     pub(crate) telemetry: &'a Telemetry,
 }
 
-/// The chain of one server name.
+/// The chain of a target, by the server names of its callers.
 #[derive(Hash)]
 pub(crate) struct ServiceChain<'a> {
-    pub(crate) server_name: String,
+    /// At least one.
+    pub(crate) server_names: Vec<String>,
     pub(crate) inbound: Inbound<'a>,
 }
 
@@ -58,7 +59,11 @@ fn build(name: &str, input: &TerminatingListener<'_>) -> Listener {
     let chains = input.chains.iter().map(|one| FilterChain {
         filter_chain_match: Some(FilterChainMatch {
             // Envoy compares server names in lower case.
-            server_names: vec![one.server_name.to_lowercase()],
+            server_names: one
+                .server_names
+                .iter()
+                .map(|name| name.to_lowercase())
+                .collect(),
             ..FilterChainMatch::default()
         }),
         ..inbound::chain(&one.inbound, None, Vec::new())

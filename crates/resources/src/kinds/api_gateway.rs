@@ -19,6 +19,7 @@ use legate_routes::{
 use super::backends;
 use super::change::{SameProxy, counterpart, same_chain};
 use super::datagrams;
+use super::peers;
 use super::services;
 use crate::composer::Composer;
 use crate::error::GenerateError;
@@ -85,6 +86,7 @@ pub(super) fn compose(
         last.is_some_and(|last| Arc::ptr_eq(&last.jwt_providers, &own.jwt_providers));
     let key_servers = key_servers(composer, own, same_providers);
     let before = last.map(|last| &*last.upstreams);
+    peers::add_roots(composer, &own.upstreams, before.into_iter().flatten());
     let services = services::units(composer, proxy, &own.upstreams, before, same, &settings);
     let secrets = secrets(own);
     let same_secrets = last.is_some_and(|last| self::secrets(last) == secrets);
@@ -610,8 +612,7 @@ impl<'a> Port<'a, '_> {
             service: service.to_string(),
         })?;
         let filter = names::upstream_filter(self.gateway.proxy, &upstream.upstream);
-        let stats = crate::listener::upstream::stats(&filter);
-        Ok((stats, (cluster, plan.hashes_source_ip())))
+        Ok((filter.stats(), (cluster, plan.hashes_source_ip())))
     }
 }
 

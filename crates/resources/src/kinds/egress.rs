@@ -17,7 +17,7 @@ use crate::cluster;
 use crate::composer::Composer;
 use crate::endpoint;
 use crate::listener::outbound::{Chain, Target};
-use crate::names;
+use crate::names::{self, FilterName};
 use crate::part::{UnitBuilder, made};
 use crate::resource_type::Type;
 use crate::retry;
@@ -263,7 +263,7 @@ impl<'a> Egress<'a, '_> {
             }
             let cluster = names::destination_cluster(self.proxy, &service.name, address);
             chains.push(Chain {
-                filter: cluster.clone(),
+                filter: FilterName::from(cluster.as_str()),
                 id: cluster.clone(),
                 target: UpstreamTarget::Cluster(cluster),
                 protocol: Protocol::Tcp,
@@ -297,7 +297,7 @@ impl<'a> Egress<'a, '_> {
                 false => (UpstreamTarget::Routes(routes.clone()), protocol),
             };
             Chain {
-                filter: routes.clone(),
+                filter: FilterName::from(routes.as_str()),
                 id: routes,
                 target,
                 protocol,

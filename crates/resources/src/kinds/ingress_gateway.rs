@@ -11,6 +11,7 @@ use std::sync::Arc;
 use legate_proxycfg::{ExposedPort, ExposedService, IngressGateway, Proxy, UpstreamSnapshot};
 
 use super::change::{SameProxy, same_chain};
+use super::peers;
 use super::services;
 use crate::composer::Composer;
 use crate::error::GenerateError;
@@ -59,6 +60,7 @@ pub(super) fn compose(
     let certificates = certificates::unit(composer, proxy, &own.leaf, &settings, known, ports);
     composer.add(certificates::SECTION, certificates);
     let before = last.map(|last| &*last.upstreams);
+    peers::add_roots(composer, &own.upstreams, before.into_iter().flatten());
     let services = services::units(composer, proxy, &own.upstreams, before, same, &settings);
     let mut ports = Vec::with_capacity(own.exposed.listeners.len());
     for port in &own.exposed.listeners {
@@ -420,7 +422,7 @@ impl<'a> Port<'a, '_> {
             server_names: Vec::new(),
             tls: self.tls()?,
             is_passed_through: false,
-            stats: crate::listener::upstream::stats(&filter),
+            stats: filter.stats(),
             leads_to: LeadsTo::Cluster {
                 name: cluster,
                 hash_source_ip: plan.hashes_source_ip(),

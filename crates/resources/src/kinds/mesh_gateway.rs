@@ -1,5 +1,5 @@
-//! The mesh gateway: it forwards TLS connections by their server name (SNI) and terminates none. A
-//! cluster for each service and subset of its partition has that server name as its name, so that
+//! The mesh gateway: it forwards TLS connections by their server name (SNI) and terminates none, except those of peers to
+//! services with requests ([`super::peering`]). A cluster for each service and subset of its partition has that server name as its name, so that
 //! one filter chain serves all of them. Connections to another datacenter, whose server names are below
 //! that of its gateways, go to these. A gateway that exposes servers also forwards the connections of
 //! servers, to one or to any of its own datacenter, or to the gateways of another one.
@@ -20,6 +20,7 @@ use legate_proxycfg::{
 };
 
 use super::change::{Positions, SameProxy};
+use super::peering::{self, Peering, Terminated};
 use crate::balancing::Balancing;
 use crate::composer::Composer;
 use crate::encode::{self, EncodedResource};
@@ -88,6 +89,12 @@ pub(super) fn compose(
         last_servers: last.and_then(|last| (*last.servers).as_ref()),
         same,
     };
+    let peering = Peering {
+        proxy,
+        now: own,
+        last,
+        same,
+    };
     let last = last.map(|last| &*last.services);
     let positions = Positions::of(
         last.is_some_and(|last| std::ptr::eq(last, &*own.services)),
@@ -109,7 +116,8 @@ pub(super) fn compose(
     }
     elsewhere.add_clusters(composer, &gateway, &settings);
     elsewhere.add_servers(composer, &gateway, &settings);
-    listeners(composer, &elsewhere, &settings);
+    peering.add(composer, &gateway, &settings, services.limits.as_ref());
+    listeners(composer, &elsewhere, &peering, &settings);
 }
 
 /// What the clusters of all services are made from.
@@ -221,10 +229,10 @@ struct Elsewhere<'a> {
 }
 
 /// A cluster of gateways or servers.
-struct Group<'a> {
-    name: String,
-    now: &'a Arc<Instances>,
-    last: Option<&'a Arc<Instances>>,
+pub(super) struct Group<'a> {
+    pub(super) name: String,
+    pub(super) now: &'a Arc<Instances>,
+    pub(super) last: Option<&'a Arc<Instances>>,
 }
 
 impl Elsewhere<'_> {
@@ -279,7 +287,13 @@ impl Elsewhere<'_> {
                 now: &now.instances,
                 last: last.map(|last| &last.instances),
             };
-            self.add_group(composer.memo, &mut unit, &gateways, (gateway, settings));
+            add_group(
+                composer.memo,
+                &mut unit,
+                &gateways,
+                self.same,
+                (gateway, settings),
+            );
             if let Some(name) = self.servers_of(&now.datacenter) {
                 let last = last.filter(|_| self.last_servers.is_some());
                 let gateways = Group {
@@ -287,7 +301,13 @@ impl Elsewhere<'_> {
                     now: &now.to_servers,
                     last: last.map(|last| &last.to_servers),
                 };
-                self.add_group(composer.memo, &mut unit, &gateways, (gateway, settings));
+                add_group(
+                    composer.memo,
+                    &mut unit,
+                    &gateways,
+                    self.same,
+                    (gateway, settings),
+                );
             }
             composer.add(ELSEWHERE, unit);
         }
@@ -311,7 +331,13 @@ impl Elsewhere<'_> {
             now: &servers.all,
             last: last.map(|last| &last.all),
         };
-        self.add_group(composer.memo, &mut unit, &all, (gateway, settings));
+        add_group(
+            composer.memo,
+            &mut unit,
+            &all,
+            self.same,
+            (gateway, settings),
+        );
         composer.add(SERVERS, unit);
         for (node, server) in &servers.by_node {
             let is_it = |(name, _): &(String, _)| name == node;
@@ -323,58 +349,15 @@ impl Elsewhere<'_> {
                 now: server,
                 last,
             };
-            self.add_group(composer.memo, &mut unit, &group, (gateway, settings));
+            add_group(
+                composer.memo,
+                &mut unit,
+                &group,
+                self.same,
+                (gateway, settings),
+            );
             composer.add(SERVER, unit);
         }
-    }
-
-    /// Adds a cluster, with its endpoints unless some have host names.
-    fn add_group(
-        &self,
-        memo: &Memo,
-        unit: &mut UnitBuilder<'_>,
-        group: &Group<'_>,
-        (gateway, settings): (&GatewaySettings, &Settings<'_>),
-    ) {
-        let Group { name, now, last } = group;
-        let is_listed = |one: &Arc<Instances>| !external::has_names(one);
-        let is_same = self.same.mesh_name && last.is_some_and(|last| Arc::ptr_eq(last, now));
-        let both_listed = self.same.mesh_name && is_listed(now) && last.is_some_and(is_listed);
-        let unchanged = self.same.instance && (is_same || both_listed);
-        unit.part(
-            Type::Cluster,
-            || name.clone(),
-            unchanged,
-            |warnings| {
-                let discovery = match is_listed(now) {
-                    true => Discovery::Endpoints,
-                    false => Discovery::of_names(name, now, gateway, warnings),
-                };
-                let cluster = ExternalCluster {
-                    name,
-                    discovery,
-                    connect_timeout: gateway.connect_timeout,
-                    http2: false,
-                    balancing: Balancing::default(),
-                    keepalive: gateway.keepalive,
-                    tls: None,
-                    proxy_protocol: None,
-                    fetch_timeout: settings.0.fetch_timeout,
-                };
-                made(external::cluster(memo, &cluster))
-            },
-        );
-        unit.part(
-            Type::Endpoints,
-            || name.clone(),
-            is_same,
-            |warnings| {
-                if !is_listed(now) {
-                    return Ok(None);
-                }
-                made(endpoint::assignment(memo, name, now, None, warnings))
-            },
-        );
     }
 
     /// The filter chains that lead to other datacenters and to servers.
@@ -382,29 +365,20 @@ impl Elsewhere<'_> {
         let datacenters = || self.now.0.iter().map(|one| &one.datacenter);
         let to_services = datacenters().map(|datacenter| {
             let cluster = self.name(datacenter);
-            ChainInput {
-                server_name: format!("*.{cluster}"),
-                stats: ("mesh_gateway_remote.", self.key(datacenter)),
-                cluster,
-            }
+            let stats = Stats::at_address("mesh_gateway_remote.", self.key(datacenter));
+            ChainInput::plain(format!("*.{cluster}"), cluster, stats)
         });
         let to_servers = datacenters().filter_map(|datacenter| {
             let cluster = self.servers_of(datacenter)?;
-            Some(ChainInput {
-                server_name: format!("*.{cluster}"),
-                stats: ("mesh_gateway_remote.", self.key(datacenter)),
-                cluster,
-            })
+            let stats = Stats::at_address("mesh_gateway_remote.", self.key(datacenter));
+            Some(ChainInput::plain(format!("*.{cluster}"), cluster, stats))
         });
         let own = self.proxy.datacenter.as_ref();
         let servers = self.servers.iter().flat_map(|servers| &servers.by_node);
         let to_own = servers.filter_map(|(node, _)| {
             let cluster = format!("{node}.{}", self.servers_of(own)?);
-            Some(ChainInput {
-                server_name: cluster.clone(),
-                stats: ("mesh_gateway_local_server.", own.to_owned()),
-                cluster,
-            })
+            let stats = Stats::at_address("mesh_gateway_local_server.", own.to_owned());
+            Some(ChainInput::plain(cluster.clone(), cluster, stats))
         });
         to_services.chain(to_servers).chain(to_own).collect()
     }
@@ -420,27 +394,141 @@ impl Elsewhere<'_> {
     }
 }
 
-/// A filter chain by which connections with a server name go to a cluster.
+/// Adds a cluster, with its endpoints unless some have host names.
+pub(super) fn add_group(
+    memo: &Memo,
+    unit: &mut UnitBuilder<'_>,
+    group: &Group<'_>,
+    same: SameProxy,
+    (gateway, settings): (&GatewaySettings, &Settings<'_>),
+) {
+    let Group { name, now, last } = group;
+    let is_listed = |one: &Arc<Instances>| !external::has_names(one);
+    let is_same = same.mesh_name && last.is_some_and(|last| Arc::ptr_eq(last, now));
+    let both_listed = same.mesh_name && is_listed(now) && last.is_some_and(is_listed);
+    let unchanged = same.instance && (is_same || both_listed);
+    unit.part(
+        Type::Cluster,
+        || name.clone(),
+        unchanged,
+        |warnings| {
+            let discovery = match is_listed(now) {
+                true => Discovery::Endpoints,
+                false => Discovery::of_names(name, now, gateway, warnings),
+            };
+            let cluster = ExternalCluster {
+                name,
+                discovery,
+                connect_timeout: gateway.connect_timeout,
+                http2: false,
+                balancing: Balancing::default(),
+                keepalive: gateway.keepalive,
+                tls: None,
+                proxy_protocol: None,
+                fetch_timeout: settings.0.fetch_timeout,
+            };
+            made(external::cluster(memo, &cluster))
+        },
+    );
+    unit.part(
+        Type::Endpoints,
+        || name.clone(),
+        is_same,
+        |warnings| {
+            if !is_listed(now) {
+                return Ok(None);
+            }
+            made(endpoint::assignment(memo, name, now, None, warnings))
+        },
+    );
+}
+
+/// A filter chain by which connections with some server names go to a cluster.
 #[derive(Hash)]
-struct ChainInput {
-    server_name: String,
-    cluster: String,
-    /// The beginning of the prefix of its statistics, and what is behind it.
-    stats: (&'static str, String),
+pub(super) struct ChainInput {
+    pub(super) server_names: Vec<String>,
+    /// Not used if it terminates them.
+    pub(super) cluster: String,
+    pub(super) stats: Stats,
+    /// How it terminates connections, if it does.
+    pub(super) terminated: Option<Terminated>,
+}
+
+/// The prefix of the statistics of a filter chain.
+#[derive(Hash)]
+pub(super) struct Stats {
+    beginning: &'static str,
+    /// Whether the name of the gateway's address follows.
+    has_address: bool,
+    /// What is behind the chain.
+    behind: String,
+}
+
+impl Stats {
+    pub(super) fn of(beginning: &'static str, behind: String) -> Self {
+        Self {
+            beginning,
+            has_address: false,
+            behind,
+        }
+    }
+
+    /// With the name of the gateway's address.
+    pub(super) fn at_address(beginning: &'static str, behind: String) -> Self {
+        Self {
+            has_address: true,
+            ..Self::of(beginning, behind)
+        }
+    }
+
+    fn prefix(&self, address: &str) -> String {
+        let Self {
+            beginning, behind, ..
+        } = self;
+        match self.has_address {
+            true => names::stat_prefix(&format!("{beginning}{address}."), behind),
+            false => names::stat_prefix(beginning, behind),
+        }
+    }
+}
+
+impl ChainInput {
+    /// Those with one server name.
+    fn plain(server_name: String, cluster: String, stats: Stats) -> Self {
+        Self {
+            server_names: vec![server_name],
+            cluster,
+            stats,
+            terminated: None,
+        }
+    }
 }
 
 /// Adds the listeners, in the order of their names.
-fn listeners(composer: &mut Composer<'_>, elsewhere: &Elsewhere<'_>, settings: &Settings<'_>) {
+fn listeners(
+    composer: &mut Composer<'_>,
+    elsewhere: &Elsewhere<'_>,
+    peering: &Peering<'_>,
+    settings: &Settings<'_>,
+) {
     let (memo, proxy) = (composer.memo, elsewhere.proxy);
     let mut unit = composer.unit(LISTENERS, Some(0));
-    let unchanged = elsewhere.same.instance && elsewhere.has_same_chains();
+    let same_chains = elsewhere.has_same_chains() && peering.has_same_chains();
+    let unchanged = elsewhere.same.instance && same_chains;
     if unchanged && unit.is_sound() && unit.take_over() {
         composer.add(LISTENERS, unit);
         return;
     }
     let mut warnings = settings.1.clone();
     GatewaySettings::read(&proxy.instance, &mut warnings);
-    let chains = elsewhere.chains();
+    // In the order of Consul.
+    let chains = peering
+        .exported_chains(memo, settings.0.fetch_timeout)
+        .map(|mut chains| {
+            chains.extend(elsewhere.chains());
+            chains.extend(peering.server_chains());
+            peering::deduplicated(chains)
+        });
     let addresses = bind::addresses(&proxy.instance, &mut warnings);
     for address in &addresses {
         unit.part(
@@ -449,11 +537,12 @@ fn listeners(composer: &mut Composer<'_>, elsewhere: &Elsewhere<'_>, settings: &
             false,
             |own| {
                 own.append(&mut warnings);
+                let chains = chains.as_ref().map_err(Clone::clone)?;
                 let bind = Bind::socket("the address of the gateway", &address.host, address.port)?;
                 let input = ListenerInput {
                     address,
                     bind: &bind,
-                    chains: &chains,
+                    chains,
                     telemetry: &settings.0.telemetry,
                 };
                 let resource = listener(memo, &input)?;
@@ -485,20 +574,23 @@ fn listener(memo: &Memo, input: &ListenerInput<'_>) -> Result<Arc<EncodedResourc
         let stats = names::stat_prefix("mesh_gateway_local.", &input.address.name);
         let proxy = listener::tcp_proxy(&stats, "", ATTEMPTS, false, input.telemetry);
         let named = input.chains.iter().map(|chain| {
-            let (beginning, key) = &chain.stats;
-            let stats = format!("{beginning}{}.", input.address.name);
-            let stats = names::stat_prefix(&stats, key);
+            let (cluster, telemetry) = (&chain.cluster, input.telemetry);
+            let stats = chain.stats.prefix(&input.address.name);
             let names = FilterChainMatch {
-                server_names: vec![chain.server_name.clone()],
+                server_names: chain.server_names.clone(),
                 ..FilterChainMatch::default()
             };
-            let (cluster, telemetry) = (&chain.cluster, input.telemetry);
             FilterChain {
                 filter_chain_match: Some(names),
-                filters: vec![listener::tcp_proxy(
-                    &stats, cluster, ATTEMPTS, false, telemetry,
-                )],
-                ..FilterChain::default()
+                ..match &chain.terminated {
+                    Some(terminated) => peering::terminated(terminated, &stats, telemetry),
+                    None => FilterChain {
+                        filters: vec![listener::tcp_proxy(
+                            &stats, cluster, ATTEMPTS, false, telemetry,
+                        )],
+                        ..FilterChain::default()
+                    },
+                }
             }
         });
         let every_other = FilterChain {
@@ -510,6 +602,11 @@ fn listener(memo: &Memo, input: &ListenerInput<'_>) -> Result<Arc<EncodedResourc
         let mut made =
             listener::listener(&name, input.bind, direction, false, input.telemetry, chains);
         made.listener_filters = vec![listener::tls_inspector()];
-        Ok(encode::resource(&name, &made, &[]))
+        let terminated = input
+            .chains
+            .iter()
+            .filter_map(|one| one.terminated.as_ref());
+        let routes: Vec<&str> = terminated.map(|one| &*one.routes).collect();
+        Ok(encode::resource(&name, &made, &routes))
     })
 }

@@ -9,6 +9,8 @@ mod egress;
 mod frontends;
 mod ingress_gateway;
 mod mesh_gateway;
+mod peering;
+mod peers;
 mod services;
 mod sidecar;
 mod terminating_gateway;

@@ -2,7 +2,8 @@
 //! exposed paths), and its explicit upstreams, composed in `upstream`. `transparent` and `egress`
 //! compose the additional resources of transparent mode.
 //!
-//! The order of units in a set: the own side, other ports of the application, the key servers of
+//! The order of units in a set: the own side, the roots of peers that are called and, if any call it, of those that
+//! call, other ports of the application, the key servers of
 //! JWT providers, the listener for captured traffic if there is one, the explicit upstreams, the
 //! implicit ones, the services outside the mesh, the routes to those, and the Services of the
 //! cluster with their backends.
@@ -11,19 +12,21 @@ use std::cell::LazyCell;
 use std::sync::Arc;
 
 use legate_model::UpstreamType;
-use legate_proxycfg::{Proxy, Sidecar};
+use legate_proxycfg::{Proxy, Sidecar, UpstreamSnapshot};
 
 use super::change::{SameProxy, counterpart};
 use super::egress::Egress;
 use super::frontends::OfCluster;
+use super::peers;
 use super::transparent::{self, Transparent};
 use super::upstream::UpstreamChange;
 use crate::cluster;
 use crate::composer::Composer;
 use crate::jwt;
+use crate::listener::inbound::ForwardCaller;
 use crate::listener::{self, exposed};
 use crate::memo::Memo;
-use crate::names::{self, LEAF, LOCAL_APP, PUBLIC_LISTENER, ROOTS};
+use crate::names::{self, LEAF, LOCAL_APP, PUBLIC_LISTENER, ROOTS, ROOTS_AND_PEERS};
 use crate::part::{Made, PartAt, UnitBuilder, made};
 use crate::rate_limit;
 use crate::rbac;
@@ -35,6 +38,9 @@ use crate::settings::{self, ProxySettings, Settings};
 
 /// Certificates, the application, the public listener with its routes, and exposed paths.
 const OWN: Section = Section("own side");
+
+/// The roots of the peers that call the service.
+const PEERS: Section = Section("peers");
 
 /// Other ports of the application than the registered one.
 const APPLICATIONS: Section = Section("ports of the application");
@@ -60,6 +66,7 @@ struct Same {
     leaf: bool,
     intentions: bool,
     jwt_providers: bool,
+    peers: bool,
 }
 
 impl Same {
@@ -72,12 +79,14 @@ impl Same {
             leaf: Arc::ptr_eq(&last.leaf, &now.leaf),
             intentions: proxy.default_intention && Arc::ptr_eq(&last.intentions, &now.intentions),
             jwt_providers: Arc::ptr_eq(&last.jwt_providers, &now.jwt_providers),
+            peers: Arc::ptr_eq(&last.peers, &now.peers),
         }
     }
 
     /// Whether all inputs are the same.
     fn all(self) -> bool {
-        self.proxy.all() && self.protocol && self.leaf && self.intentions && self.jwt_providers
+        let callers = self.intentions && self.jwt_providers && self.peers;
+        self.proxy.all() && self.protocol && self.leaf && callers
     }
 }
 
@@ -96,6 +105,12 @@ pub(super) fn compose(
         (settings, warnings)
     }));
     own_side(composer, now, same, &settings);
+    peers::add_roots(
+        composer,
+        upstreams(own),
+        last.into_iter().flat_map(|last| upstreams(last.own)),
+    );
+    roots_of_peers(composer, now, same);
     applications(composer, proxy, same.proxy, &settings);
     key_servers(composer, own, same);
     let mut explicit = explicit_upstreams(composer, now, last, same.proxy, &settings);
@@ -148,6 +163,13 @@ pub(super) fn compose(
     if let Some(of_cluster) = of_cluster {
         of_cluster.add_to(composer);
     }
+}
+
+/// The explicit and the implicit upstreams.
+fn upstreams(own: &Sidecar) -> impl Iterator<Item = &UpstreamSnapshot> {
+    let implicit = own.implicit.iter().flat_map(|implicit| &implicit.0);
+    let implicit = implicit.map(|one| &one.upstream);
+    own.upstreams.iter().chain(implicit)
 }
 
 fn explicit_upstreams<'a>(
@@ -216,24 +238,30 @@ fn own_side(composer: &mut Composer<'_>, now: View<'_>, same: Same, settings: &S
             ))
         },
     );
-    let rules = same.intentions && same.proxy.mesh_name && same.jwt_providers;
+    let rules = same.intentions && same.proxy.mesh_name && same.jwt_providers && same.peers;
     let name = || PUBLIC_LISTENER.to_owned();
     // A listener that a user wrote contains its own routes and the rules for requests.
     let is_written = settings::has_public_listener(&proxy.instance);
     let has_routes = is_http && !is_written;
-    let same_routes = unchanged && (rules || !has_routes);
+    // Whether the rules or the application see the header with the caller.
+    let forwards = same.proxy.mesh || own.peers.all.is_empty();
+    let same_routes = unchanged && forwards && (rules || !has_routes);
     let routes = unit.part(Type::Routes, name, same_routes, |warnings| {
         if !has_routes {
             return Ok(None);
         }
         let access = rbac::Access::of_sidecar(proxy, own);
-        made(route::public(memo, access, limits, &settings.0, warnings))
+        let mesh = (*proxy.mesh).as_ref();
+        let forward = ForwardCaller::of(mesh, own.protocol, &own.peers);
+        let settings = (&settings.0, forward);
+        made(route::public(memo, access, limits, settings, warnings))
     });
     let unguarded = unit.missing(routes, PUBLIC_LISTENER).cloned();
     // The rules for connections to other ports are part of the listener.
     let has_ports = || !settings.0.application_ports.is_empty();
     let needs_rules = !has_routes || (!rules && !is_written && has_ports());
     let access = rules || (!needs_rules && same.jwt_providers);
+    let access = access && same.peers;
     let unchanged = unchanged && same.proxy.mesh && access && !unit.troubled(routes);
     unit.part(Type::Listener, name, unchanged, |warnings| {
         // The new listener would refuse all requests for lack of routes, while the previous one may
@@ -250,6 +278,28 @@ fn own_side(composer: &mut Composer<'_>, now: View<'_>, same: Same, settings: &S
     unit.outdated(!rules && needs_rules);
     exposed_paths((&mut unit, application), memo, now, same, settings);
     composer.add(OWN, unit);
+}
+
+/// Adds the roots of the mesh and of the peers whose proxies connect to this one.
+fn roots_of_peers(composer: &mut Composer<'_>, now: View<'_>, same: Same) {
+    let View { proxy, own } = now;
+    if own.peers.connecting.is_empty() {
+        return;
+    }
+    let mut unit = composer.unit(PEERS, Some(0));
+    let unchanged = same.peers && same.proxy.roots && same.proxy.mesh_name;
+    let name = || ROOTS_AND_PEERS.to_owned();
+    unit.part(Type::Secret, name, unchanged, |_| {
+        let own_roots = Some((&proxy.trust_domain, &*proxy.roots));
+        let peers = &own.peers.connecting;
+        made(secret::domains(
+            composer.memo,
+            ROOTS_AND_PEERS,
+            own_roots,
+            peers,
+        ))
+    });
+    composer.add(PEERS, unit);
 }
 
 /// Adds one part for every port of the application besides the registered one.

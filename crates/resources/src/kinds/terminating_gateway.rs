@@ -6,8 +6,10 @@ use std::cell::LazyCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use legate_model::{JwtProvider, LoadBalancer, ServiceName, ServiceResolver};
-use legate_proxycfg::{ExternalAddresses, Instances, Proxy, Represented, TerminatingGateway};
+use legate_model::{JwtProvider, LoadBalancer, ServiceName, ServiceResolver, sni};
+use legate_proxycfg::{
+    External, ExternalAddresses, Instances, Peers, Proxy, Represented, TerminatingGateway,
+};
 
 use super::change::{Positions, SameProxy};
 use crate::balancing::{self, Balancing};
@@ -21,9 +23,9 @@ use crate::gateway::origination::{self, Files, Origination};
 use crate::gateway::settings::GatewaySettings;
 use crate::gateway::terminating::{self, ServiceChain, TerminatingListener};
 use crate::jwt;
-use crate::listener::inbound::{self, Access, Dialing, Inbound};
+use crate::listener::Bind;
+use crate::listener::inbound::{self, Access, Dialing, ForwardCaller, Inbound};
 use crate::listener::normalization::Normalization;
-use crate::listener::{self, Bind};
 use crate::memo::Memo;
 use crate::names::{self, ROOTS};
 use crate::part::{Made, UnitBuilder, made};
@@ -41,6 +43,9 @@ const OWN: Section = Section("own");
 
 /// The secrets of files.
 const FILES: Section = Section("files");
+
+/// The roots of the mesh and of the peers that call services, one secret for each set of peers.
+const PEERS: Section = Section("peers");
 
 /// The key servers of JWT providers.
 const KEY_SERVERS: Section = Section("key servers");
@@ -85,6 +90,7 @@ pub(super) fn compose(
     }));
     let services = services(composer, now, last, same, &settings);
     own_side(composer, (now, last), same, &settings, &services);
+    roots_of_peers(composer, (now, last), same);
     secrets_of_files(composer, now, last);
     key_servers(composer, now, last);
     for service in services {
@@ -228,6 +234,7 @@ impl<'a> ServiceChange<'a> {
                 let last = &last.service;
                 Arc::ptr_eq(&last.intentions, &now.intentions)
                     && Arc::ptr_eq(&last.jwt_providers, &now.jwt_providers)
+                    && Arc::ptr_eq(&last.peers, &now.peers)
             })
     }
 
@@ -367,8 +374,18 @@ impl<'a> ServiceChange<'a> {
             // As in Consul, requests to destinations keep the host that they name.
             rewrites_host: !is_destination && !self.now.link.disable_auto_host_rewrite,
             validates_clusters: mesh.is_some_and(|mesh| mesh.validate_clusters),
+            forward_caller: forward(self.proxy, self.now),
         };
         route::external(memo, access(self.proxy, self.now), &routes, warnings)
+    }
+}
+
+/// What becomes of the identities of a service's callers.
+fn forward(proxy: &Proxy, one: &Represented) -> ForwardCaller {
+    let mesh = (*proxy.mesh).as_ref();
+    match inbound::forwards_callers(mesh) {
+        true => ForwardCaller::ToService,
+        false => ForwardCaller::of(mesh, one.service.protocol, &one.service.peers),
     }
 }
 
@@ -379,6 +396,7 @@ fn access<'a>(proxy: &'a Proxy, one: &'a Represented) -> rbac::Access<'a> {
         providers: &one.service.jwt_providers,
         default: proxy.default_intention,
         trust_domain: &proxy.trust_domain,
+        peers: &one.service.peers,
     }
 }
 
@@ -484,10 +502,9 @@ fn chains<'a>(
             };
             let balancer = one.change.balancer();
             chains.push(ServiceChain {
-                server_name: target.name.clone(),
+                server_names: server_names(proxy, service, &target.name),
                 inbound: Inbound {
-                    stats: listener::upstream::stats(&names::service_filter(proxy, &service.name))
-                        .into(),
+                    stats: names::service_filter(proxy, &service.name).stats().into(),
                     protocol: service.protocol,
                     access,
                     cluster: Cow::Borrowed(&target.name),
@@ -497,17 +514,37 @@ fn chains<'a>(
                     },
                     routes: Cow::Borrowed(&target.name),
                     leaf: names::leaf_of(proxy, &service.name).into(),
+                    roots: roots(service).into(),
                     tls: tls.clone(),
                     alpn: &[],
-                    forward_caller: inbound::forwards_callers(mesh),
+                    forward_caller: forward(proxy, one.change.now),
                     normalization,
                     telemetry: &settings.proxy.telemetry,
                 },
             });
         }
     }
-    chains.sort_by(|a, b| a.server_name.cmp(&b.server_name));
+    chains.sort_by(|a, b| a.server_names.cmp(&b.server_names));
     Ok(chains)
+}
+
+/// The secret with the certificates that callers of a service are verified against.
+fn roots(service: &External) -> String {
+    match service.peers.connecting.is_empty() {
+        true => ROOTS.to_owned(),
+        false => names::roots_of(&service.peers.connecting, true),
+    }
+}
+
+/// The server names by which a target of a service is called, that of the target first. Peers call the service as a
+/// whole.
+fn server_names(proxy: &Proxy, service: &External, target: &str) -> Vec<String> {
+    let mut all = vec![target.to_owned()];
+    if names::subset(proxy, &service.name, "") == target {
+        let peers = service.peers.connecting.keys();
+        all.extend(peers.map(|peer| sni::exported(&service.name, peer, &proxy.trust_domain)));
+    }
+    all
 }
 
 fn closed(server_name: &str, reason: &str) -> String {
@@ -530,6 +567,41 @@ impl Composed<'_, '_> {
         let kinds = named.chain([Type::Secret]);
         kinds.into_iter().find_map(|kind| unit.lacking(kind))
     }
+}
+
+/// Adds the roots of the mesh and of peers, each set once for all services.
+fn roots_of_peers(
+    composer: &mut Composer<'_>,
+    (now, last): (View<'_>, Option<View<'_>>),
+    same: SameProxy,
+) {
+    let sets = sets_of_peers(now.own);
+    if sets.is_empty() {
+        return;
+    }
+    let (memo, proxy) = (composer.memo, now.proxy);
+    let mut unit = composer.unit(PEERS, Some(0));
+    let is_same = last.is_some_and(|last| sets_of_peers(last.own) == sets);
+    for (name, peers) in sets {
+        let unchanged = is_same && same.roots && same.mesh_name;
+        let own = Some((&proxy.trust_domain, &*proxy.roots));
+        unit.part(
+            Type::Secret,
+            || name.clone(),
+            unchanged,
+            |_| made(secret::domains(memo, &name, own, peers)),
+        );
+    }
+    composer.add(PEERS, unit);
+}
+
+/// The sets of peers that connect to services, by the name of their secret.
+fn sets_of_peers(own: &TerminatingGateway) -> BTreeMap<String, &Peers> {
+    let services = own.services.iter().map(|one| &one.service);
+    let services = services.filter(|service| !service.peers.connecting.is_empty());
+    services
+        .map(|service| (roots(service), &service.peers.connecting))
+        .collect()
 }
 
 /// Adds the secrets of files, each once for all services.

@@ -273,12 +273,13 @@ fn is_destinations_only(mesh: &Mesh) -> bool {
 }
 
 /// The key of a service among the implicit upstreams of a proxy.
-type FullName<'a> = (&'a str, &'a str, &'a str);
+type FullName<'a> = (&'a str, &'a str, &'a str, &'a str);
 
 fn full_name(upstream: &Upstream) -> FullName<'_> {
     (
         upstream.destination_partition.as_str(),
         upstream.destination_namespace.as_str(),
+        &upstream.destination_peer,
         &upstream.destination_name,
     )
 }
@@ -291,7 +292,9 @@ fn explicit(of: View<'_>, upstream: &UpstreamSnapshot) -> Option<usize> {
         let own = names::datacenter(of.proxy, one).eq_ignore_ascii_case(&of.proxy.datacenter);
         let is_service = one.destination_type.is_service();
         own && is_service
-            && one.destination_peer.is_empty()
+            && one
+                .destination_peer
+                .eq_ignore_ascii_case(&implicit.destination_peer)
             && is_of_same_tenancy(one, implicit)
             && one
                 .destination_name

@@ -130,24 +130,44 @@ impl<'a> UpstreamChange<'a> {
         let ends_alike = self.ends_alike();
         let is_dialled_alike = ends_alike && self.same.mesh && self.same.instance;
         for cluster in upstream::clusters(memo, self.upstream) {
+            let target = match &cluster.kind {
+                ClusterKind::Target(target, _) => Some(*target),
+                ClusterKind::Failover(_) => None,
+            };
+            let of = |resolved: &'a ResolvedChain| resolved.instances(&target?.id);
+            let before = self.earlier.and_then(|last| of(&last.resolved));
+            let now = of(resolved);
+            let same = match (before, now) {
+                (Some(before), Some(now)) => Arc::ptr_eq(before, now),
+                (before, now) => before.is_none() && now.is_none(),
+            };
+            // Host names of the gateways of a peer are part of the cluster.
+            let has_names = target.is_some_and(|target| !target.peer.is_empty());
             let name = || cluster.name.clone();
-            unit.part(Type::Cluster, name, is_dialled_alike, |_| {
+            let unchanged = is_dialled_alike && (same || !has_names);
+            unit.part(Type::Cluster, name, unchanged, |warnings| {
                 let tls = TlsSettings::outgoing((*self.proxy.mesh).as_ref())?;
                 let fetch_timeout = settings.0.fetch_timeout;
-                made(cluster::upstream(memo, plan, &cluster, &tls, fetch_timeout))
+                made(cluster::upstream(
+                    memo,
+                    plan,
+                    &cluster,
+                    &tls,
+                    fetch_timeout,
+                    warnings,
+                ))
             });
-            let ClusterKind::Target(target, _) = cluster.kind else {
+            let Some((target, instances)) = target.zip(now) else {
                 continue;
             };
-            let of = |resolved: &'a ResolvedChain| resolved.instances(&target.id);
-            let Some(instances) = of(resolved) else {
-                continue;
-            };
-            let before = self.earlier.and_then(|last| of(&last.resolved));
-            let same = before.is_some_and(|before| Arc::ptr_eq(before, instances));
             let near = endpoint::near(&self.proxy.instance, target);
             let unchanged = ends_alike && same && self.same.locality;
+            let is_in_cluster =
+                cluster::is_unreachable(target) || cluster::names_of(resolved, target).is_some();
             unit.part(Type::Endpoints, name, unchanged, |warnings| {
+                if is_in_cluster {
+                    return Ok(None);
+                }
                 made(endpoint::assignment(
                     memo,
                     &cluster.name,

@@ -17,7 +17,7 @@ use envoy_types::pb::envoy::extensions::filters::network::http_connection_manage
 };
 use envoy_types::pb::google::protobuf::{Any, BoolValue};
 use legate_model::{Mesh, Protocol};
-use legate_proxycfg::JwtProviders;
+use legate_proxycfg::{JwtProviders, PeerCallers};
 
 use crate::duration::proto_duration;
 use crate::error::GenerateError;
@@ -78,11 +78,12 @@ pub(crate) struct Inbound<'a> {
     pub(crate) routes: Cow<'a, str>,
     /// The secret with the service's certificate and key.
     pub(crate) leaf: Cow<'a, str>,
+    /// The secret with the certificates that callers are verified against.
+    pub(crate) roots: Cow<'a, str>,
     pub(crate) tls: TlsSettings,
     /// The protocols to negotiate in the TLS handshake.
     pub(crate) alpn: &'static [&'static str],
-    /// Whether the service gets the identities of its callers.
-    pub(crate) forward_caller: bool,
+    pub(crate) forward_caller: ForwardCaller,
     pub(crate) normalization: Normalization,
     pub(crate) telemetry: &'a Telemetry,
 }
@@ -94,6 +95,31 @@ pub(crate) struct Dialing {
     pub(crate) attempts: u32,
     /// Whether connections from one address use the same instance.
     pub(crate) hash_source_ip: bool,
+}
+
+/// What becomes of the header with the identities of callers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum ForwardCaller {
+    /// Nothing sees it.
+    Never,
+    /// The rules see what mesh gateways say of callers of peers; the routes remove it.
+    ToRules,
+    /// The service gets it, with the caller added.
+    ToService,
+}
+
+impl ForwardCaller {
+    /// According to the `mesh` entry, for a service that these peers call.
+    pub(crate) fn of(mesh: Option<&Mesh>, protocol: Protocol, peers: &PeerCallers) -> Self {
+        match (
+            forwards_callers(mesh) && protocol != Protocol::Grpc,
+            peers.all.is_empty(),
+        ) {
+            (true, _) => Self::ToService,
+            (false, false) => Self::ToRules,
+            (false, true) => Self::Never,
+        }
+    }
 }
 
 /// Whether callers' identities are forwarded, according to the `mesh` entry.
@@ -136,7 +162,11 @@ pub(crate) fn chain(
     };
     FilterChain {
         filters,
-        transport_socket: Some(tls::downstream(&inbound.tls, &inbound.leaf, inbound.alpn)),
+        transport_socket: Some(tls::downstream(
+            &inbound.tls,
+            (&inbound.leaf, &inbound.roots),
+            inbound.alpn,
+        )),
         ..FilterChain::default()
     }
 }
@@ -164,7 +194,10 @@ fn manager(
         filters.collect(),
     );
     manager.local_reply_config = Some(retry::replies());
-    if inbound.forward_caller {
+    if inbound.forward_caller == ForwardCaller::ToRules {
+        manager.forward_client_cert_details = ForwardClientCertDetails::ForwardOnly.into();
+    }
+    if inbound.forward_caller == ForwardCaller::ToService {
         manager.forward_client_cert_details = ForwardClientCertDetails::AppendForward.into();
         manager.set_current_client_cert_details = Some(SetCurrentClientCertDetails {
             subject: Some(BoolValue { value: true }),

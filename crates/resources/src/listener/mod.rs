@@ -50,6 +50,9 @@ use crate::names::{
 };
 use crate::telemetry::Telemetry;
 
+/// The header with the identity of the caller.
+pub(crate) const CLIENT_CERTIFICATE: &str = "x-forwarded-client-cert";
+
 /// An address that Envoy listens on or connects to.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Bind {

@@ -27,7 +27,7 @@ use crate::gateway::listener::{LeadsTo, leading_to};
 use crate::listener::upstream::{self, FilterSettings};
 use crate::listener::{self, Bind};
 use crate::memo::Memo;
-use crate::names::{ORIGINAL_DESTINATION, OUTBOUND_LISTENER};
+use crate::names::{FilterName, ORIGINAL_DESTINATION, OUTBOUND_LISTENER};
 use crate::settings::ProxySettings;
 use crate::telemetry::Telemetry;
 use crate::upstream::UpstreamTarget;
@@ -40,7 +40,7 @@ const PORT: u16 = 15001;
 #[derive(Hash)]
 pub(crate) struct Chain<'a> {
     /// Its name in statistics.
-    pub(crate) filter: String,
+    pub(crate) filter: FilterName,
     /// The upstream's id.
     pub(crate) id: String,
     pub(crate) target: UpstreamTarget,
@@ -135,7 +135,7 @@ pub(crate) fn listener(
 }
 
 fn build(name: &str, input: &Input<'_>) -> Listener {
-    let stats = upstream::stats(ORIGINAL_DESTINATION);
+    let stats = FilterName::from(ORIGINAL_DESTINATION).stats();
     let outside = listener::tcp_proxy(&stats, ORIGINAL_DESTINATION, 1, false, input.telemetry);
     let outside = FilterChain {
         filters: vec![outside],
@@ -199,7 +199,7 @@ fn by_addresses(addresses: &[IpAddr], ports: &Ports<'_>) -> Vec<FilterChainMatch
 
 /// The filter chain of a port of a Service.
 fn port_chain(one: &ServicePort, input: &Input<'_>) -> FilterChain {
-    let stats = upstream::stats(&one.name);
+    let stats = FilterName::from(one.name.as_str()).stats();
     let settings = (input.fetch_timeout, input.telemetry);
     FilterChain {
         filter_chain_match: Some(FilterChainMatch {

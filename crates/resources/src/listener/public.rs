@@ -27,21 +27,19 @@ use crate::encode::{self, EncodedResource};
 use crate::error::GenerateError;
 use crate::jwt;
 use crate::listener::guards::{self, Guards};
-use crate::listener::inbound::{self, Access, Dialing, Inbound};
+use crate::listener::inbound::{self, Access, Dialing, ForwardCaller, Inbound};
 use crate::listener::normalization::Normalization;
-use crate::listener::{self, Bind};
+use crate::listener::{self, Bind, CLIENT_CERTIFICATE};
 use crate::memo::Memo;
 use crate::names::{
-    self, CONNECTION_LIMIT, HEADER_TO_METADATA, JWT_AUTHN, LEAF, LOCAL_APP, PUBLIC_LISTENER,
+    self, CONNECTION_LIMIT, HEADER_TO_METADATA, JWT_AUTHN, LEAF, LOCAL_APP, PUBLIC_LISTENER, ROOTS,
+    ROOTS_AND_PEERS,
 };
 use crate::rate_limit;
 use crate::rbac;
 use crate::settings::{APPLICATION_PORTS, PUBLIC_LISTENER_JSON, ProxySettings};
 use crate::telemetry::Telemetry;
 use crate::tls::{self, TlsSettings};
-
-/// The header with the identity of the caller.
-const CLIENT_CERTIFICATE: &str = "x-forwarded-client-cert";
 
 /// Extracts the parts of the caller's identity from that header. Proxies append their entries, so
 /// that the leading wildcard skips to the last one.
@@ -112,9 +110,10 @@ pub(crate) fn listener(
         },
         routes: PUBLIC_LISTENER.into(),
         leaf: LEAF.into(),
+        roots: roots(sidecar).into(),
         tls: TlsSettings::incoming(mesh)?,
         alpn: alpn(sidecar.protocol),
-        forward_caller: inbound::forwards_callers(mesh) && sidecar.protocol != Protocol::Grpc,
+        forward_caller: ForwardCaller::of(mesh, sidecar.protocol, &sidecar.peers),
         normalization: Normalization::read(mesh)?,
         telemetry: &settings.telemetry,
     };
@@ -180,6 +179,15 @@ struct Written<'a> {
     requests: Option<Vec<(&'static str, Any)>>,
     normalization: Normalization,
     tls: TlsSettings,
+    roots: &'static str,
+}
+
+/// The secret with the certificates that callers are verified against.
+fn roots(sidecar: &Sidecar) -> &'static str {
+    match sidecar.peers.connecting.is_empty() {
+        true => ROOTS,
+        false => ROOTS_AND_PEERS,
+    }
 }
 
 /// A listener that a user wrote, with TLS and the access rules added.
@@ -214,6 +222,7 @@ fn written(
         requests,
         normalization: Normalization::read(mesh)?,
         tls: TlsSettings::incoming(mesh)?,
+        roots: roots(sidecar),
     };
     memo.get(&input, |input| {
         let mut listener: Listener = custom::read(PUBLIC_LISTENER_JSON, input.text)?;
@@ -224,7 +233,7 @@ fn written(
             filters.map(filter).collect()
         };
         let guards = Guards {
-            tls: tls::downstream(&input.tls, LEAF, alpn(input.protocol)),
+            tls: tls::downstream(&input.tls, (LEAF, input.roots), alpn(input.protocol)),
             connections: input.connections.clone(),
             requests: input.requests.as_ref().map(filters),
             normalization: input.normalization,
@@ -288,9 +297,8 @@ pub(crate) fn bind_to(
 fn build(input: &Input<'_>) -> Listener {
     let limit = (input.max_connections > 0).then(|| connection_limit(input.max_connections));
     let limits = input.rate_limits.map(rate_limit::filter);
-    let callers = input
-        .inbound
-        .forward_caller
+    let forwards = input.inbound.forward_caller == ForwardCaller::ToService;
+    let callers = forwards
         .then(|| listener::http_filter(HEADER_TO_METADATA, encode::any(&caller_metadata())));
     let between = limits.into_iter().chain(callers).collect();
     let others = input.applications.iter();
@@ -331,9 +339,10 @@ fn application(
         },
         routes: PUBLIC_LISTENER.into(),
         leaf: LEAF.into(),
+        roots: input.inbound.roots.clone(),
         tls: input.inbound.tls.clone(),
         alpn: alpn(Protocol::Tcp),
-        forward_caller: false,
+        forward_caller: ForwardCaller::Never,
         normalization: input.inbound.normalization,
         telemetry: input.inbound.telemetry,
     };
@@ -365,7 +374,8 @@ fn plain(port: u16, telemetry: &Telemetry) -> FilterChain {
     }
 }
 
-fn alpn(protocol: Protocol) -> &'static [&'static str] {
+/// The protocols to negotiate in the TLS handshake.
+pub(crate) fn alpn(protocol: Protocol) -> &'static [&'static str] {
     match protocol {
         Protocol::Tcp => &[],
         Protocol::Http => &["http/1.1"],

@@ -14,7 +14,7 @@ use crate::encode::{self, EncodedResource};
 use crate::error::GenerateError;
 use crate::listener::{self, Bind, RouteSpecifier};
 use crate::memo::Memo;
-use crate::names;
+use crate::names::{self, FilterName};
 use crate::retry;
 use crate::route;
 use crate::settings::{LISTENER_JSON, ProxySettings};
@@ -22,13 +22,10 @@ use crate::telemetry::Telemetry;
 use crate::tls;
 use crate::upstream::{self, UpstreamPlan, UpstreamTarget};
 
-/// The prefix of upstreams in statistics.
-const STATS: &str = "upstream.";
-
 #[derive(Hash)]
 struct Input<'a> {
     id: &'a str,
-    filter: String,
+    filter: FilterName,
     target: UpstreamTarget,
     bind: Bind,
     protocol: Protocol,
@@ -139,18 +136,13 @@ fn build(name: &str, input: &Input<'_>) -> Listener {
     )
 }
 
-/// The prefix of an upstream's statistics.
-pub(crate) fn stats(filter: &str) -> String {
-    names::stat_prefix(STATS, filter)
-}
-
 /// Settings of the filter that forwards outbound traffic to an upstream.
 #[derive(Clone, Copy)]
 pub(crate) struct FilterSettings<'a> {
     /// The upstream's id.
     pub(crate) id: &'a str,
     /// Its name in statistics.
-    pub(crate) filter: &'a str,
+    pub(crate) filter: &'a FilterName,
     pub(crate) target: &'a UpstreamTarget,
     pub(crate) protocol: Protocol,
     /// The maximum number of instances to try for a TCP connection.
@@ -164,7 +156,7 @@ pub(crate) struct FilterSettings<'a> {
 
 /// The filter that forwards outbound traffic to an upstream.
 pub(crate) fn filter(settings: &FilterSettings<'_>) -> Filter {
-    let stats = stats(settings.filter);
+    let stats = settings.filter.stats();
     let routes = match settings.target {
         UpstreamTarget::Cluster(cluster) if !settings.protocol.is_http() => {
             let hash = settings.hash_source_ip;
@@ -177,7 +169,8 @@ pub(crate) fn filter(settings: &FilterSettings<'_>) -> Filter {
             );
         }
         UpstreamTarget::Cluster(cluster) => {
-            RouteSpecifier::RouteConfig(route::everything_to(cluster, settings.id, settings.filter))
+            let host = &settings.filter.name;
+            RouteSpecifier::RouteConfig(route::everything_to(cluster, settings.id, host))
         }
         UpstreamTarget::Routes(name) => RouteSpecifier::Rds(Rds {
             config_source: Some(tls::ads(settings.fetch_timeout.map(proto_duration))),

@@ -24,6 +24,7 @@ mod intentions;
 mod kept;
 mod kept_upstreams;
 mod mesh_gateway;
+mod peers;
 mod refused;
 mod settings;
 mod shared;

@@ -6,7 +6,7 @@ use std::time::Duration;
 use legate_model::UpstreamLimits;
 use legate_proxycfg::{
     GatewaysElsewhere, GatewaysOf, Instances, Kind, MeshGateway, MeshService, MeshServices,
-    Servers, Snapshot,
+    PeerExports, PeerRoutes, Servers, Snapshot,
 };
 use legate_resources::{Generator, ResourceSet};
 use serde_json::{Value, json};
@@ -18,6 +18,10 @@ use crate::support::{instance, web};
 static NO_LIMITS: LazyLock<Arc<Option<UpstreamLimits>>> = LazyLock::new(|| Arc::new(None));
 
 static NO_SERVERS: LazyLock<Arc<Option<Servers>>> = LazyLock::new(|| Arc::new(None));
+
+static NO_EXPORTS: LazyLock<Arc<PeerExports>> = LazyLock::new(Arc::default);
+
+static NO_PEERS: LazyLock<Arc<PeerRoutes>> = LazyLock::new(Arc::default);
 
 fn service(name: &str, port: u16) -> Arc<MeshService> {
     Arc::new(MeshService {
@@ -37,6 +41,9 @@ fn gateway(services: &[&Arc<MeshService>]) -> Snapshot {
         services: Arc::new(MeshServices(services.collect())),
         elsewhere: Arc::default(),
         servers: Arc::clone(&NO_SERVERS),
+        exports: Arc::clone(&NO_EXPORTS),
+        leaf: None,
+        peers: Arc::clone(&NO_PEERS),
     });
     snapshot
 }

@@ -11,8 +11,8 @@ use legate_model::{
     ServiceResolver, ServiceRouter, ServiceSplitter, Tenancy, TrustDomain, Upstream,
 };
 use legate_proxycfg::{
-    Destinations, Frontends, ImplicitUpstreams, Instances, JwtProviders, Kind, Leaf, LeafId, Proxy,
-    ProxyId, ResolvedChain, Sidecar, Snapshot, UpstreamSnapshot,
+    Destinations, Frontends, ImplicitUpstreams, Instances, JwtProviders, Kind, Leaf, LeafId,
+    PeerCallers, Proxy, ProxyId, ResolvedChain, Sidecar, Snapshot, UpstreamSnapshot,
 };
 use legate_resources::{ResourceSet, Work};
 use serde_json::{Value, json};
@@ -32,6 +32,7 @@ pub(crate) struct Web {
     pub(crate) leaf: Arc<Leaf>,
     pub(crate) intentions: Arc<Vec<Arc<Intention>>>,
     pub(crate) jwt_providers: Arc<JwtProviders>,
+    pub(crate) peers: Arc<PeerCallers>,
     pub(crate) default_intention: Action,
     pub(crate) mesh: Arc<Option<Mesh>>,
     pub(crate) upstreams: Vec<UpstreamSnapshot>,
@@ -60,6 +61,7 @@ impl Web {
                 leaf: own.leaf,
                 intentions: own.intentions,
                 jwt_providers: own.jwt_providers,
+                peers: own.peers,
                 upstreams: own.upstreams,
                 implicit: own.implicit,
                 destinations: own.destinations,
@@ -110,6 +112,7 @@ pub(crate) fn web() -> Web {
         leaf: leaf("web", "first"),
         intentions: Arc::default(),
         jwt_providers: Arc::default(),
+        peers: Arc::default(),
         default_intention: Action::Deny,
         mesh: Arc::new(None),
         upstreams: Vec::new(),

@@ -331,6 +331,7 @@ fn a_change_of_a_destination_costs_what_it_changes() {
             mesh: Arc::clone(&both.mesh),
             intentions: Arc::clone(&both.intentions),
             jwt_providers: Arc::clone(&both.jwt_providers),
+            peers: Arc::clone(&both.peers),
             ..after
         };
         let made = generator.generate(&after, Some((&both, &set)));

@@ -5,7 +5,7 @@
 mod process;
 
 pub use self::process::{ProcessMetrics, ProcessUsage};
-pub use prometheus::core::Collector;
+pub use prometheus::core::{Collector, Desc};
 pub use prometheus::proto;
 use prometheus::proto::MetricFamily;
 pub use prometheus::{

@@ -11,7 +11,8 @@ use hickory_proto::rr::rdata::{NS, PTR, SOA, SRV};
 use hickory_proto::rr::{Name, RData, Record, RecordType};
 use legate_model::acl::Authorizer;
 use legate_model::{
-    CheckServiceNode, CheckStatus, Node, PreparedQuery, QueryFailover, Tenancy, duration,
+    CheckServiceNode, CheckStatus, Node, PreparedQuery, QueryFailover, Tenancy, WAN_FAMILIES,
+    duration, wan_address,
 };
 use legate_proxycfg::gateways::{connect_to, ingress_to};
 use legate_store::{ReadTxn, State};
@@ -73,6 +74,8 @@ pub(super) struct Resolver<'a> {
     pub(super) known: &'a Known,
     /// What the prepared query of the name has selected in all datacenters, if that was asked for.
     pub(super) executed: Option<Selected>,
+    /// The datacenter whose clients get the addresses `wan` of what is in others.
+    pub(super) translate_for: Option<&'a str>,
     /// The prepared query of the name, if it selects nothing here and may in other datacenters.
     pub(super) fails_over: RefCell<Option<Arc<PreparedQuery>>>,
     /// Lookups that are missing from `known`. With their results, a second attempt gives a complete answer.
@@ -122,12 +125,21 @@ enum InstanceAddress<'a> {
 }
 
 /// The address for a record type: the tagged one for its family, else the general one. If both families fit,
-/// IPv6 is preferred, as in Consul.
+/// IPv6 is preferred, as in Consul. `is_far`: those for clients in other datacenters, as far as there are any.
 fn of_family<'a>(
     kind: RecordType,
     own: &'a str,
     tagged: impl Fn(&str) -> Option<&'a str>,
+    is_far: bool,
 ) -> &'a str {
+    let families: &[&str] = match kind {
+        RecordType::A => &["wan_ipv4"],
+        RecordType::AAAA => &["wan_ipv6"],
+        _ => &WAN_FAMILIES,
+    };
+    if is_far && let Some(address) = wan_address(families, &tagged) {
+        return address;
+    }
     let tags: &[&str] = match kind {
         RecordType::A => &["lan_ipv4"],
         RecordType::AAAA => &["lan_ipv6"],
@@ -137,15 +149,15 @@ fn of_family<'a>(
     found.find(|address| !address.is_empty()).unwrap_or(own)
 }
 
-fn address_of(node: &Node, kind: RecordType) -> &str {
+fn address_of(node: &Node, kind: RecordType, is_far: bool) -> &str {
     let tagged = |tag: &str| node.tagged_addresses.get(tag).map(String::as_str);
-    of_family(kind, &node.address, tagged)
+    of_family(kind, &node.address, tagged, is_far)
 }
 
 impl<'a> InstanceAddress<'a> {
     /// `asked` is the queried name. If an instance's address is that same name, the node's address is used
     /// instead, as in Consul: an alias to itself would not resolve.
-    fn of(instance: &'a CheckServiceNode, asked: &Question<'_>) -> Self {
+    fn of(instance: &'a CheckServiceNode, asked: &Question<'_>, is_far: bool) -> Self {
         let service = &instance.service;
         let tagged = |tag: &str| {
             service
@@ -153,8 +165,8 @@ impl<'a> InstanceAddress<'a> {
                 .get(tag)
                 .map(|at| at.address.as_str())
         };
-        let own = of_family(asked.kind, &service.address, tagged);
-        let node = address_of(&instance.node, asked.kind);
+        let own = of_family(asked.kind, &service.address, tagged, is_far);
+        let node = address_of(&instance.node, asked.kind, is_far);
         let of_node = || match node.parse() {
             Ok(ip) if node == instance.node.address => Self::Node(ip),
             // The node's own name resolves to its general address, so a tagged one needs another target.
@@ -534,11 +546,25 @@ impl<'a> Resolver<'a> {
         answer
     }
 
+    fn datacenter_of<'n>(&'n self, node: &'n Node) -> &'n str {
+        match node.datacenter.as_str() {
+            "" => self.names.datacenter,
+            datacenter => datacenter,
+        }
+    }
+
+    /// Whether the client gets the addresses of a node for other datacenters.
+    fn is_far(&self, node: &Node) -> bool {
+        let own = self.translate_for;
+        own.is_some_and(|own| !own.eq_ignore_ascii_case(self.datacenter_of(node)))
+    }
+
     fn node_address(&self, question: &Question<'_>, node: &Node) -> Vec<Record> {
         if question.kind == RecordType::TXT {
             return Vec::new();
         }
-        let (address, ttl) = (address_of(node, question.kind), self.node_ttl());
+        let is_far = self.is_far(node);
+        let (address, ttl) = (address_of(node, question.kind, is_far), self.node_ttl());
         match address.parse() {
             Ok(ip) if is_of_kind(ip, question.kind) => {
                 vec![address_record(question.name, ttl, ip)]
@@ -560,7 +586,7 @@ impl<'a> Resolver<'a> {
         let mut host = None;
         let mut records = Vec::new();
         for instance in instances {
-            match InstanceAddress::of(instance, question) {
+            match InstanceAddress::of(instance, question, self.is_far(&instance.node)) {
                 InstanceAddress::Node(ip) | InstanceAddress::Own(ip) => {
                     if is_of_kind(ip, question.kind) && seen.insert(ip) {
                         records.push(address_record(question.name, ttl, ip));
@@ -659,20 +685,24 @@ impl<'a> Resolver<'a> {
         let domain = &question.domain.name;
         let (mut helped, mut described) = (BTreeSet::new(), BTreeSet::new());
         for instance in instances {
-            let place = InstanceAddress::of(instance, question);
-            let datacenter = match instance.node.datacenter.as_str() {
-                "" => self.names.datacenter,
-                datacenter => datacenter,
-            };
+            let is_far = self.is_far(&instance.node);
+            let place = InstanceAddress::of(instance, question, is_far);
+            let datacenter = self.datacenter_of(&instance.node);
             let node = node_name(&instance.node.node, tenancy, datacenter, domain);
             // Invalid DNS names cannot be SRV targets; HTTP still returns them.
             let target = match place {
                 InstanceAddress::Node(_) => node.clone(),
-                InstanceAddress::Own(ip) => address_name(ip, datacenter, domain),
+                InstanceAddress::Own(ip) => {
+                    let datacenter = tenancy.peer.is_empty().then_some(datacenter);
+                    address_name(ip, datacenter, domain)
+                }
                 InstanceAddress::Host(host) => host_name(host),
             };
             let Ok(target) = target else { continue };
-            let port = instance.service.port;
+            let port = match is_far {
+                true => instance.service.wan_port(),
+                false => instance.service.port,
+            };
             if !seen.insert((target.to_lowercase(), port)) {
                 continue;
             }

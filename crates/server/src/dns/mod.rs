@@ -62,6 +62,8 @@ pub(crate) struct Client {
     /// Its address, if known.
     pub(crate) source: Option<IpAddr>,
     pub(crate) transport: Transport,
+    /// The datacenter whose clients get the addresses `wan` of what is in others. `None`: nobody gets these.
+    pub(crate) translate_for: Option<String>,
 }
 
 /// Answers DNS requests. Read-only.
@@ -139,6 +141,11 @@ impl Responder {
             rates,
             wan: None,
         }
+    }
+
+    /// See [`Client::translate_for`], for clients of this server.
+    pub(crate) fn translates_for(&self) -> Option<String> {
+        self.config.translates_for()
     }
 
     /// Passes names of other datacenters on to them.
@@ -392,6 +399,7 @@ impl Responder {
             serial: since_epoch.map_or(0, |time| time.as_secs() as u32),
             known: &heard.hosts,
             executed: heard.executed,
+            translate_for: client.translate_for.as_deref(),
             fails_over: RefCell::default(),
             wanted: RefCell::default(),
         };
@@ -412,6 +420,7 @@ impl Responder {
             tenancy: Tenancy::default(),
             source: Some(client.ip().to_canonical()),
             transport,
+            translate_for: self.config.translates_for(),
         };
         match catch_unwind(AssertUnwindSafe(|| self.begin(client, request, true))) {
             Ok(Ok(begun)) => begun,

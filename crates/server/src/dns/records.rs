@@ -57,7 +57,7 @@ pub(super) fn name_below(labels: &[&str], domain: &Name) -> Result<Name, ProtoEr
     Name::from_labels(labels.iter().map(|label| label.as_bytes()))?.append_domain(domain)
 }
 
-/// The labels for a location: the datacenter, and the parts of the tenancy that are not `default`. Nodes have
+/// The labels for a location: the datacenter or the peer, and the parts of the tenancy that are not `default`. Nodes have
 /// no namespace.
 fn place<'a>(tenancy: &'a Tenancy, of_service: bool, datacenter: &'a str) -> Vec<&'a str> {
     let default = Tenancy::default();
@@ -67,6 +67,10 @@ fn place<'a>(tenancy: &'a Tenancy, of_service: bool, datacenter: &'a str) -> Vec
     }
     if tenancy.partition != default.partition {
         labels.extend([&*tenancy.partition, "ap"]);
+    }
+    if !tenancy.peer.is_empty() {
+        labels.extend([&*tenancy.peer, "peer"]);
+        return labels;
     }
     labels.push(datacenter);
     if labels.len() > 1 {
@@ -100,17 +104,18 @@ pub(super) fn service_name(
     name_below(&labels, domain)
 }
 
-/// A DNS name that encodes an address.
+/// A DNS name that encodes an address in a datacenter, or of a peer.
 pub(super) fn address_name(
     ip: IpAddr,
-    datacenter: &str,
+    datacenter: Option<&str>,
     domain: &Name,
 ) -> Result<Name, ProtoError> {
     let digits = match ip {
         IpAddr::V4(ip) => format!("{:08x}", ip.to_bits()),
         IpAddr::V6(ip) => format!("{:032x}", ip.to_bits()),
     };
-    name_below(&[&digits, "addr", datacenter], domain)
+    let labels: Vec<&str> = [&*digits, "addr"].into_iter().chain(datacenter).collect();
+    name_below(&labels, domain)
 }
 
 /// A host name, fully qualified.

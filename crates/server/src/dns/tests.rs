@@ -175,6 +175,7 @@ fn with_resolver<T>(
         serial: 7,
         known,
         executed: None,
+        translate_for: None,
         fails_over: RefCell::default(),
         wanted: RefCell::default(),
     })

@@ -12,8 +12,9 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, Sleep, sleep_until, timeout, timeout_at};
-use tokio_rustls::TlsAcceptor;
+use tokio_rustls::LazyConfigAcceptor;
 use tokio_rustls::rustls::ServerConfig as TlsConfig;
+use tokio_rustls::rustls::server::Acceptor as Acceptance;
 use tokio_rustls::server::TlsStream;
 use tokio_util::sync::WaitForCancellationFutureOwned;
 use tonic::transport::server::Connected;
@@ -64,7 +65,8 @@ impl Acceptor {
     /// Accepts connections without TLS.
     pub(super) async fn accept_plain(self, listener: TcpListener) -> Result<(), BoxError> {
         while let Some(client) = self.next(&listener).await {
-            self.hand_over(Io::Plain(client.stream), client.opened_by, client.place);
+            let io = (Io::Plain(client.stream), Caller::Anyone);
+            self.hand_over(io, client.opened_by, client.place);
         }
         Ok(())
     }
@@ -73,10 +75,9 @@ impl Acceptor {
     pub(super) async fn accept_tls(
         self,
         listener: TcpListener,
-        config: Arc<TlsConfig>,
+        tls: Tls,
         spawner: Spawner,
     ) -> Result<(), BoxError> {
-        let tls = TlsAcceptor::from(config);
         while let Some(client) = self.next(&listener).await {
             let (acceptor, tls) = (self.clone(), tls.clone());
             spawner.spawn("TLS handshake", async move {
@@ -86,8 +87,9 @@ impl Acceptor {
                     place,
                 } = client;
                 let stream = shake_hands(&tls, stream, opened_by);
-                if let Some(Some(stream)) = acceptor.stop.run_until_cancelled(stream).await {
-                    acceptor.hand_over(Io::Tls(Box::new(stream)), opened_by, place);
+                let shaken = acceptor.stop.run_until_cancelled(stream).await;
+                if let Some(Some((stream, caller))) = shaken {
+                    acceptor.hand_over((Io::Tls(Box::new(stream)), caller), opened_by, place);
                 }
                 Ok::<(), BoxError>(())
             });
@@ -113,13 +115,14 @@ impl Acceptor {
         }
     }
 
-    fn hand_over(&self, io: Io, opened_by: Instant, place: Permit) {
+    fn hand_over(&self, (io, caller): (Io, Caller), opened_by: Instant, place: Permit) {
         let stream = io.tcp();
         if let Err(error) = stream.set_nodelay(true) {
             tracing::debug!(%error, "TCP_NODELAY");
         }
         let connection = Connection {
             remote: stream.peer_addr().ok(),
+            caller,
             io,
             opening: Some(Opening {
                 left: PREFACE,
@@ -142,13 +145,13 @@ impl Acceptor {
 }
 
 async fn shake_hands(
-    tls: &TlsAcceptor,
+    tls: &Tls,
     stream: TcpStream,
     deadline: Instant,
-) -> Option<TlsStream<TcpStream>> {
+) -> Option<(TlsStream<TcpStream>, Caller)> {
     let remote = stream.peer_addr().ok();
     match timeout_at(deadline, tls.accept(stream)).await {
-        Ok(Ok(stream)) => Some(stream),
+        Ok(Ok(accepted)) => Some(accepted),
         Ok(Err(error)) => {
             tracing::debug!(?remote, %error, "TLS handshake failed");
             None
@@ -158,6 +161,42 @@ async fn shake_hands(
             None
         }
     }
+}
+
+/// The configurations of a listener with TLS.
+#[derive(Clone)]
+pub(super) struct Tls {
+    pub(super) config: Arc<TlsConfig>,
+    /// For servers of peered clusters, which trust the roots of the mesh and have no certificate here.
+    pub(super) for_peers: Option<Arc<TlsConfig>>,
+    /// How the name of this cluster's servers starts that those of peered clusters ask for.
+    pub(super) peering_name: String,
+}
+
+impl Tls {
+    async fn accept(&self, stream: TcpStream) -> io::Result<(TlsStream<TcpStream>, Caller)> {
+        let hello = LazyConfigAcceptor::new(Acceptance::default(), stream).await?;
+        let is_peer = {
+            let hello = hello.client_hello();
+            let asked = hello.server_name().unwrap_or_default();
+            asked.to_ascii_lowercase().starts_with(&self.peering_name)
+        };
+        let (config, caller) = match self.for_peers.as_ref().filter(|_| is_peer) {
+            Some(config) => (config, Caller::Peer),
+            None => (&self.config, Caller::Anyone),
+        };
+        let stream = hello.into_stream(Arc::clone(config)).await?;
+        Ok((stream, caller))
+    }
+}
+
+/// Who opened a connection, by the server name that it asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Caller {
+    /// Any client of the API, with a certificate if the listener requires one.
+    Anyone,
+    /// A server of a peered cluster: no certificate was required.
+    Peer,
 }
 
 enum Io {
@@ -179,6 +218,7 @@ impl Io {
 pub(super) struct Connection {
     io: Io,
     remote: Option<SocketAddr>,
+    caller: Caller,
     /// `None` once the preface is complete.
     opening: Option<Opening>,
     close: Pin<Box<WaitForCancellationFutureOwned>>,
@@ -223,10 +263,10 @@ impl Connection {
 }
 
 impl Connected for Connection {
-    type ConnectInfo = Option<SocketAddr>;
+    type ConnectInfo = Caller;
 
     fn connect_info(&self) -> Self::ConnectInfo {
-        self.remote
+        self.caller
     }
 }
 

@@ -34,6 +34,7 @@ impl DnsService for Service {
                 .remote_addr()
                 .map(|client| client.ip().to_canonical()),
             transport,
+            translate_for: self.responder.translates_for(),
         };
         let message = request.get_ref();
         let client = match message.protocol() {

@@ -12,6 +12,7 @@ mod discovery;
 mod dns;
 mod limited;
 mod panics;
+mod peering;
 mod xds;
 
 use std::convert::Infallible;
@@ -22,6 +23,7 @@ use legate_api::acl::acl_service_server::AclServiceServer;
 use legate_api::connectca::connect_ca_service_server::ConnectCaServiceServer;
 use legate_api::dataplane::dataplane_service_server::DataplaneServiceServer;
 use legate_api::dns::dns_service_server::DnsServiceServer;
+use legate_api::internal::peerstream::peer_stream_service_server::PeerStreamServiceServer;
 use legate_api::serverdiscovery::server_discovery_service_server::ServerDiscoveryServiceServer;
 use legate_runtime::{BoxError, CancellationToken};
 use legate_xds::XdsServer;
@@ -37,7 +39,8 @@ use tonic::{Request, Status};
 use tower::layer::util::{Identity, Stack};
 
 use crate::handles::Handles;
-use connection::Acceptor;
+use crate::peering::LARGEST;
+use connection::{Acceptor, Tls};
 use limited::LimitRates;
 use panics::ContainPanics;
 
@@ -66,6 +69,8 @@ pub(crate) struct Listeners {
     pub(crate) plain: Vec<TcpListener>,
     /// With TLS; ALPN offers HTTP/2.
     pub(crate) tls: Option<(Vec<TcpListener>, Arc<TlsConfig>)>,
+    /// With TLS for servers of peered clusters, on the same listeners; `None` without a mesh.
+    pub(crate) tls_for_peers: Option<Arc<TlsConfig>>,
 }
 
 /// Serves until `stop`. Then ends all streams and closes connections that do not end in time.
@@ -93,8 +98,16 @@ pub(crate) async fn serve(
         .zip(config.into_iter().cycle())
     {
         let (acceptor, spawner) = (acceptor.clone(), tasks.spawner());
+        let tls = Tls {
+            config,
+            for_peers: listeners.tls_for_peers.clone(),
+            peering_name: format!(
+                "server.{}.peering.",
+                handles.config.datacenter.to_ascii_lowercase()
+            ),
+        };
         tasks.spawn("TLS listener", async move {
-            acceptor.accept_tls(listener, config, spawner).await
+            acceptor.accept_tls(listener, tls, spawner).await
         });
     }
     let connections = ReceiverStream::new(connections)
@@ -135,6 +148,10 @@ fn router(handles: &Handles, stop: &CancellationToken) -> Result<Router<Layers>,
     let ca = connect_ca::Service::new(handles, stop.clone());
     let ca = ConnectCaServiceServer::new(ca);
     let dns = DnsServiceServer::new(dns::Service::new(handles.responder(), rights));
+    let peering = peering::Service::new(handles.peerings.clone(), stop.clone());
+    let peering = PeerStreamServiceServer::new(peering)
+        .max_decoding_message_size(LARGEST)
+        .max_encoding_message_size(LARGEST);
     Ok(Server::builder()
         .max_concurrent_streams(MAX_STREAMS)
         .http2_keepalive_interval(Some(KEEPALIVE))
@@ -148,5 +165,6 @@ fn router(handles: &Handles, stop: &CancellationToken) -> Result<Router<Layers>,
         .add_service(discovery)
         .add_service(acl)
         .add_service(ca)
-        .add_service(dns))
+        .add_service(dns)
+        .add_service(peering))
 }

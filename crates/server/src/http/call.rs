@@ -18,6 +18,7 @@ use legate_model::acl::Authorizer;
 use legate_model::{EVERY_TENANCY, Secret, Tenancy, TenancyName, json};
 use legate_runtime::CancellationToken;
 use legate_store::{Answer, ReadTxn, Reader, State, WriteTxn, Writer};
+use legate_wan::Caller;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::ser::{PrettyFormatter, Serializer};
@@ -25,6 +26,7 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until, timeout};
 
 use super::denial::Asker;
+use super::forward::TRANSLATE_FOR;
 use super::params::{CacheControl, Params};
 use crate::acl::Rights;
 use crate::api_error::ApiError;
@@ -74,6 +76,8 @@ pub(crate) struct Asked {
     body: Bytes,
     /// Set once the endpoint has read the filter.
     filtered: OnceLock<()>,
+    /// The datacenter whose clients get addresses for other datacenters from these.
+    translate_for: Option<String>,
     /// Fields of the body that have no effect. Set when the body is decoded.
     not_served: OnceLock<Vec<String>>,
 }
@@ -263,8 +267,16 @@ impl Call {
             true => tenancy,
             false => rights.own_namespace(&token, tenancy),
         };
+        let tenancy = tenancy.of_peer(&params.peer(head.uri.path())?);
         let asker = head.extensions.get::<Asker>().cloned().unwrap_or_default();
         asker.note(&token);
+        let translate_for = match head.extensions.get::<Caller>() {
+            None => config.translates_for(),
+            Some(_) => {
+                let header = head.headers.get(TRANSLATE_FOR);
+                header.and_then(|own| own.to_str().ok().map(str::to_owned))
+            }
+        };
         let mut call = Self(Box::new(Asked {
             config,
             asker,
@@ -279,6 +291,7 @@ impl Call {
             token,
             body: Bytes::new(),
             filtered: OnceLock::new(),
+            translate_for,
             not_served: OnceLock::new(),
         }));
         let tenancy = call.tenancy.clone();
@@ -297,6 +310,17 @@ impl Call {
         };
         self.asker.note_tenancy(shown);
         self.tenancy = tenancy;
+    }
+
+    /// Whether the client gets the addresses for other datacenters of what is in this one.
+    pub(super) fn translates(&self, datacenter: &str) -> bool {
+        let own = self.translate_for.as_ref();
+        own.is_some_and(|own| !own.eq_ignore_ascii_case(datacenter))
+    }
+
+    /// The same for what is here: only servers of other datacenters ask for it.
+    pub(super) fn translates_own(&self) -> bool {
+        self.translates(&self.config.datacenter)
     }
 
     /// Sets the body that the endpoint has read.

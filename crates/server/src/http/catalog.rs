@@ -37,11 +37,6 @@ pub(super) async fn register(
     let (partition, namespace) = request.tenancy()?;
     call.settle(&partition, &namespace)?;
     let authorizer = call.authorizer()?;
-    if let Some(service) = &request.service {
-        let local = &call.config.datacenter;
-        let refused = service.proxy.refuse_queries_elsewhere(local);
-        refused.map_err(|invalid| invalid.within("Service"))?;
-    }
     let registration = registration(&call, request);
     call.write(&writer, move |txn| {
         may_register(&authorizer, &txn.read(), &registration)?;
@@ -130,6 +125,11 @@ pub(super) async fn nodes(call: Call) -> Result<Response, ApiError> {
     let (mut nodes, filtered) = visible(answer.value, |node| authorizer.node_read(&node.node));
     nodes.retain(|node| filter.matches(node));
     near::sort(&call, &mut nodes, |node| &node.node);
+    if call.translates_own() {
+        nodes
+            .iter_mut()
+            .for_each(|node| *node = node.for_elsewhere());
+    }
     call.answer(answer.index, &nodes, filtered)
 }
 
@@ -195,6 +195,10 @@ async fn on_node(call: &Call, name: &str, merge: bool) -> Result<OnNode, ApiErro
         });
         services.retain(|service| filter.matches(service));
         filtered |= hidden;
+        if call.translates_own() {
+            let services = services.iter().map(ServiceInstance::for_elsewhere);
+            return (node.for_elsewhere(), services.collect());
+        }
         (node, services)
     });
     Ok(OnNode {
@@ -295,6 +299,9 @@ async fn list(
     });
     rows.retain(|row| filter.matches(row));
     near::sort(call, &mut rows, |row| &row.node);
+    if call.translates_own() {
+        rows.iter_mut().for_each(ServiceNode::set_for_elsewhere);
+    }
     call.answer(answer.index, &rows, filtered)
 }
 

@@ -11,13 +11,15 @@ use http::StatusCode;
 use http::header::{CONTENT_TYPE, HeaderValue};
 use legate_ca::{CaError, CaManager};
 use legate_model::name::validate_datacenter;
-use legate_model::{CaRoots, ServiceKind, Tenancy};
+use legate_model::{CaRoots, CheckServiceNode, ServiceKind, Tenancy};
 use legate_proxycfg::gateways::connect_to;
+use legate_proxycfg::prepared_query;
 use legate_runtime::Clock;
 use legate_store::{Since, Writer};
 use legate_wan::Caller as ServerCaller;
 use serde::Deserialize;
 use serde_json::json;
+use sha2::{Digest, Sha256};
 use tokio::time::{Instant, sleep, timeout_at};
 
 use super::call::Call;
@@ -30,6 +32,10 @@ use crate::prepared::{self, Caller, Sought};
 use crate::primary_ca::RootsForServers;
 use crate::replication::{PACE, Question, WAIT};
 use crate::wan::RemoteQuery;
+
+/// The time in which an answer with what third datacenters have must be known. Less than the caller waits for one that does
+/// not wait for a change.
+const KNOWN_WITHIN: Duration = Duration::from_secs(3);
 
 /// `POST /v1/internal/legate/servers/dns`: answers the DNS question of a client in another datacenter.
 pub(super) async fn dns(
@@ -45,6 +51,7 @@ pub(super) async fn dns(
             Some("tcp") => Transport::Tcp,
             _ => Transport::Udp,
         },
+        translate_for: call.params.get("translate-for").map(str::to_owned),
     };
     let answer = responder.query(client, call.body()).await;
     let answer = answer.map_err(|error| ApiError::bad_request(error.to_string()))?;
@@ -215,11 +222,64 @@ pub(super) async fn query(
 /// `POST /v1/internal/legate/servers/range`: what proxies of another datacenter need of this one, as a blocking query.
 /// The caller's certificate is its right: it is a server of the mesh, and its proxies reach what it learns in any case.
 pub(super) async fn range(call: Call) -> Result<Response, ApiError> {
-    let RemoteRange { service } = call.decode()?;
+    let RemoteRange { service, query } = call.decode()?;
+    if let Some(query) = query {
+        return found_by(&call, &query).await;
+    }
     let answer = call.read(|txn| match &service {
         Some(service) => connect_to(txn, service),
         None => txn.gateways_of_kind(ServiceKind::MeshGateway),
     });
     let answer = answer.await?;
     call.answer(answer.index, &answer.value, false)
+}
+
+/// Answers what a prepared query finds here for callers of the partition. What it finds in a third datacenter has no index,
+/// so the index of the answer stands for all of it: who sends it gets an answer when it is another one.
+async fn found_by(call: &Call, query: &str) -> Result<Response, ApiError> {
+    let waits = call
+        .params
+        .blocking(call.config.query_times, rand::random())?;
+    let start = Instant::now();
+    let (deadline, known_by) = (start + waits.wait, start + KNOWN_WITHIN);
+    loop {
+        let (found, is_pending, mut watch) = {
+            let state = call.reader.state();
+            let txn = state.read();
+            let found = txn.in_tenancy(&call.tenancy, |txn| prepared_query::found(txn, query));
+            let is_pending = txn.is_pending();
+            (found, is_pending, call.reader.watch(&txn.into_reads()))
+        };
+        // Peers are those of one datacenter: others do not know how their services are reached.
+        let instances: &[CheckServiceNode] = match found.peer.as_str() {
+            "" => &found.instances,
+            _ => &[],
+        };
+        let index = digest(instances)?;
+        let now = Instant::now();
+        let is_other = index != waits.min_index;
+        let is_news = is_other && (!is_pending || now >= known_by);
+        if is_news || now >= deadline {
+            return call.answer(index, &instances, false);
+        }
+        let until = match is_other {
+            true => deadline.min(known_by),
+            false => deadline,
+        };
+        let changed = timeout_at(until, call.unless_stopped(watch.changed())).await;
+        changed.unwrap_or(Ok(()))?;
+    }
+}
+
+/// A number that stands for a list of instances. Never 0, which stands for none.
+fn digest(instances: &[CheckServiceNode]) -> Result<u64, ApiError> {
+    let text =
+        serde_json::to_vec(instances).map_err(|error| ApiError::internal(error.to_string()))?;
+    let digest = Sha256::digest(text);
+    let mut number = [0; 8];
+    number
+        .iter_mut()
+        .zip(digest)
+        .for_each(|(to, from)| *to = from);
+    Ok(u64::from_be_bytes(number).max(1))
 }

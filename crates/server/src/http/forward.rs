@@ -42,6 +42,8 @@ const OF_CONNECTION: [HeaderName; 6] = [
 /// The value of [`FOR_PRIMARY`].
 const MARK: HeaderValue = HeaderValue::from_static("1");
 const TOKEN: HeaderName = HeaderName::from_static("x-consul-token");
+/// The datacenter whose clients get addresses for other datacenters from those: set by a server that translates addresses.
+pub(super) const TRANSLATE_FOR: HeaderName = HeaderName::from_static("x-legate-translate-for");
 
 /// The error for another datacenter if there is no port for servers.
 pub(super) fn no_path(local: &str, datacenter: &str) -> ApiError {
@@ -149,6 +151,8 @@ pub(super) struct Forward {
     /// The primary datacenter, if it is another one.
     pub(super) primary: Option<Primary>,
     pub(super) rights: Rights,
+    /// Whether addresses of other datacenters are translated.
+    pub(super) translates: bool,
 }
 
 impl Forward {
@@ -241,6 +245,12 @@ impl Forward {
         head.extensions.clear();
         for header in OF_CONNECTION {
             head.headers.remove(header);
+        }
+        head.headers.remove(TRANSLATE_FOR);
+        if self.translates
+            && let Ok(own) = HeaderValue::try_from(&*self.datacenter)
+        {
+            head.headers.insert(TRANSLATE_FOR, own);
         }
         let in_url = Params::parse(&head.uri).unwrap_or_default();
         let has_token = in_url.get("token").is_some_and(|token| !token.is_empty());

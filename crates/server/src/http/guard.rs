@@ -44,6 +44,7 @@ const ASKED_BY_POST: [&str; 9] = [
 ];
 
 const DEFAULT_POLICY: HeaderName = HeaderName::from_static("x-consul-default-acl-policy");
+const TRANSLATES: HeaderName = HeaderName::from_static("x-consul-translate-addresses");
 
 /// The guard of the API. Clones share it.
 #[derive(Clone)]
@@ -56,6 +57,8 @@ pub(crate) struct Guard {
     pub(crate) rights: Rights,
     /// The default ACL policy, for a response header.
     pub(crate) default_policy: &'static str,
+    /// Whether addresses of other datacenters are translated, for a response header.
+    pub(crate) translates: bool,
 }
 
 /// A request that was admitted, or rejected at once.
@@ -104,6 +107,11 @@ impl Guard {
             DEFAULT_POLICY,
             HeaderValue::from_static(self.default_policy),
         );
+        // Another datacenter may have answered.
+        headers.remove(TRANSLATES);
+        if self.translates {
+            headers.insert(TRANSLATES, HeaderValue::from_static("true"));
+        }
         name_methods(headers);
         for (name, value) in &self.policy.response_headers {
             if !headers.contains_key(name) {

@@ -135,5 +135,10 @@ async fn list(
     });
     instances.retain(|instance| instance.matches(&filter));
     near::sort(call, &mut instances, |instance| &instance.node.node);
+    if call.translates_own() {
+        instances
+            .iter_mut()
+            .for_each(|instance| *instance = instance.for_elsewhere());
+    }
     call.answer(answer.index, &instances, filtered)
 }

@@ -33,18 +33,25 @@ pub(super) async fn list(call: Call) -> Result<Response, ApiError> {
 }
 
 pub(super) fn may_read(authorizer: &Authorizer, intention: &Intention) -> bool {
-    let ends = [intention.source(), intention.destination()];
+    // A service of a peer has no rights here.
+    let source = Some(intention.source()).filter(|source| source.tenancy.peer.is_empty());
+    let ends = source.into_iter().chain([intention.destination()]);
     let may = |end: &ServiceName| authorizer.within(&end.tenancy).intention_read(&end.name);
-    ends.iter().any(may)
+    ends.into_iter().any(|end| may(&end))
 }
 
 /// `GET /v1/connect/intentions/exact`
 pub(super) async fn get(call: Call) -> Result<Response, ApiError> {
     let authorizer = call.authorizer()?;
-    let pair = Pair::of(&call)?;
+    let pair = Pair::with_source(&call, source_name)?;
     let destination = &pair.destination;
     let may = |end: &ServiceName| authorizer.within(&end.tenancy).intention_read(&end.name);
-    if ![&pair.source, destination].into_iter().any(may) {
+    let is_own = |end: &&ServiceName| end.tenancy.peer.is_empty();
+    if ![&pair.source, destination]
+        .into_iter()
+        .filter(is_own)
+        .any(may)
+    {
         return Err(ApiError::denied("intention:read", &destination.name));
     }
     let read = |state: &ReadTxn<'_>| {
@@ -67,6 +74,7 @@ pub(super) async fn put(
     let authorizer = call.authorizer()?;
     let pair = Pair::of(&call)?;
     let mut intention: Intention = call.decode()?;
+    refuse_peer(&intention)?;
     pair.name(&mut intention)?;
     if !intention.meta.is_empty() {
         return Err(ApiError::bad_request(
@@ -199,7 +207,8 @@ fn from_source(state: &ReadTxn<'_>, source: &ServiceName) -> Vec<Arc<Intention>>
     all.retain(|one| {
         let named = one.source();
         let mut parts = named.exact().into_iter().zip(source.exact());
-        named.tenancy.partition == source.tenancy.partition
+        named.tenancy.peer == source.tenancy.peer
+            && named.tenancy.partition == source.tenancy.partition
             && parts.all(|(named, own)| named == WILDCARD || named == own)
     });
     all
@@ -221,12 +230,20 @@ struct Pair {
 }
 
 impl Pair {
+    /// Both are services of this cluster.
     fn of(call: &Call) -> Result<Self, ApiError> {
+        Self::with_source(call, service_name)
+    }
+
+    fn with_source(
+        call: &Call,
+        read: fn(&str, &str, &Tenancy) -> Result<ServiceName, ApiError>,
+    ) -> Result<Self, ApiError> {
         call.refuse_every()?;
-        let name = |param| service_name(param, call.params.required(param)?, &call.tenancy);
+        let destination = call.params.required("destination")?;
         Ok(Self {
-            source: name("source")?,
-            destination: name("destination")?,
+            source: read("source", call.params.required("source")?, &call.tenancy)?,
+            destination: service_name("destination", destination, &call.tenancy)?,
         })
     }
 
@@ -280,11 +297,48 @@ fn agree(field: &str, own: &str, given: &str) -> Result<(), ApiError> {
     )))
 }
 
-/// Parses `svc`, `ns/svc` or `partition/ns/svc`; omitted parts are the request's. Peers are not supported.
+/// Refuses a source of a peer, with Consul's text: only config entries have them.
+pub(super) fn refuse_peer(intention: &Intention) -> Result<(), ApiError> {
+    match intention.source_peer.is_empty() {
+        true => Ok(()),
+        false => Err(ApiError::internal(
+            "SourcePeer field is not supported on this endpoint. Use config entries instead",
+        )),
+    }
+}
+
+/// As [`service_name`], or `peer:<peer>/svc` or `peer:<peer>/ns/svc`, whose namespace is otherwise `default`.
+fn source_name(param: &str, text: &str, own: &Tenancy) -> Result<ServiceName, ApiError> {
+    let Some(rest) = text.strip_prefix("peer:") else {
+        return service_name(param, text, own);
+    };
+    let parts: Vec<&str> = rest.split('/').collect();
+    let invalid = || {
+        ApiError::bad_request(format!(
+            "Invalid ?{param}={text}: write peer:<peer>/<name> or peer:<peer>/<namespace>/<name>"
+        ))
+    };
+    let (peer, namespace, name) = match *parts.as_slice() {
+        [peer, name] => (peer, "", name),
+        [peer, namespace, name] => (peer, namespace, name),
+        _ => return Err(invalid()),
+    };
+    if peer.is_empty() || name.is_empty() {
+        return Err(invalid());
+    }
+    let namespace = namespace.parse::<TenancyName>();
+    let namespace = namespace.map_err(|error: InvalidTenancyName| {
+        ApiError::bad_request(format!("Invalid ?{param}={text}: {error}"))
+    })?;
+    let home = own.of_partition().of_peer(peer);
+    Ok(ServiceName::new(&home.in_namespace(&namespace), name))
+}
+
+/// Parses `svc`, `ns/svc` or `partition/ns/svc`; omitted parts are the request's. Not that of a peer.
 fn service_name(param: &str, text: &str, own: &Tenancy) -> Result<ServiceName, ApiError> {
     if text.starts_with("peer:") {
         return Err(ApiError::bad_request(format!(
-            "Invalid ?{param}={text}: peers are not served, name a service of this datacenter"
+            "Invalid ?{param}={text}: cannot specify a peer here, name a service of this cluster"
         )));
     }
     let mut parts: Vec<&str> = text.split('/').collect();

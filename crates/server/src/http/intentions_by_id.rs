@@ -14,7 +14,7 @@ use uuid::Uuid;
 
 use super::call::Call;
 use super::config;
-use super::intentions::may_read;
+use super::intentions::{may_read, refuse_peer};
 use crate::api_error::ApiError;
 use crate::entries::{jwt_providers, protocol};
 
@@ -129,6 +129,7 @@ pub(super) async fn delete(
 
 /// Validates and normalises an intention.
 fn checked(mut intention: Intention, own: &Tenancy) -> Result<Intention, ApiError> {
+    refuse_peer(&intention)?;
     if intention.jwt.is_some() {
         return Err(ApiError::bad_request(
             "Invalid request: JWT: it belongs to the destination's service-intentions config \

@@ -89,6 +89,7 @@ impl Api {
                 true => handles.config.acl.default_policy.as_str(),
                 false => "allow",
             },
+            translates: handles.config.translate_wan_addrs,
         };
         let reader = handles.store.reader();
         let forward = handles.wan.clone().map(|wan| Forward {
@@ -96,6 +97,7 @@ impl Api {
             datacenter: handles.config.datacenter.clone(),
             primary: Primary::of(&handles.config, handles.store.reader()),
             rights: handles.rights(),
+            translates: handles.config.translate_wan_addrs,
         });
         let router = router(ApiState::new(handles.clone()));
         let service = connections::Service::new(router, guard, forward, reader, &handles.registry)?;

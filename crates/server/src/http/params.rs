@@ -12,6 +12,22 @@ use legate_store::BlockingQuery;
 use crate::api_error::ApiError;
 use crate::operations::QueryTimes;
 
+/// How the paths of endpoints start that read services of peers.
+const OF_PEERS: [&str; 12] = [
+    "/v1/health/node/",
+    "/v1/health/service/",
+    "/v1/health/connect/",
+    "/v1/health/checks/",
+    "/v1/health/state/",
+    "/v1/catalog/nodes",
+    "/v1/catalog/node/",
+    "/v1/catalog/node-services/",
+    "/v1/catalog/service/",
+    "/v1/catalog/connect/",
+    "/v1/internal/ui/node",
+    "/v1/internal/ui/services",
+];
+
 /// Up to 1/16 of the wait is added as jitter, so that clients do not return at the same time.
 const JITTER_FRACTION: f64 = 16.0;
 
@@ -216,14 +232,33 @@ impl Params {
                 )));
             }
         }
-        for name in ["peer", "sg", "sameness-group"] {
+        for name in ["sg", "sameness-group"] {
             if self.get(name).is_some_and(|value| !value.is_empty()) {
                 return Err(ApiError::bad_request(format!(
-                    "Invalid query parameter ?{name}: peers are not served, leave it out"
+                    "Invalid query parameter ?{name}: sameness groups are not served here, leave it out"
                 )));
             }
         }
         Ok(())
+    }
+
+    /// The peer whose services the request is about, in lower case; empty for those of this cluster.
+    ///
+    /// # Errors
+    /// For an endpoint that reads no services of peers.
+    pub(crate) fn peer(&self, path: &str) -> Result<String, ApiError> {
+        let peer = self.get("peer").unwrap_or_default().to_ascii_lowercase();
+        if peer.is_empty() || OF_PEERS.iter().any(|prefix| path.starts_with(prefix)) {
+            return Ok(peer);
+        }
+        Err(match path {
+            "/v1/catalog/services" => {
+                ApiError::bad_request("listing service names imported from a peer is not supported")
+            }
+            _ => ApiError::bad_request(
+                "Invalid query parameter ?peer: this endpoint is about services of this cluster, leave it out",
+            ),
+        })
     }
 
     /// The filter expression, if there is one.

@@ -1,44 +1,43 @@
-//! `/v1/peering` and `/v1/peerings`: peerings with other clusters. Tokens are generated and accepted, and
-//! peerings are stored, but this server does not connect to other clusters yet. Each response contains that as
-//! the reason.
+//! `/v1/peering` and `/v1/peerings`: peerings with other clusters, their tokens, and the status of their streams.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::time::SystemTime;
 
 use axum::extract::{Path, State};
 use axum::response::Response;
-use legate_identity::CertificateInfo;
 use legate_model::{
-    CaRoots, EstablishPeering, GeneratePeeringToken, Peering, PeeringRemote, PeeringState,
-    PeeringToken, Secret, TenancyName, TokenRemote,
+    EstablishPeering, GeneratePeeringToken, Peering, PeeringRemote, PeeringState, PeeringStream,
+    TenancyName, timestamp,
 };
-use legate_store::{WriteTxn, Writer};
+use legate_runtime::Clock;
+use legate_store::{ReadTxn, Writer};
 use serde::Serialize;
 use serde_json::json;
-use uuid::Uuid;
 
 use super::call::Call;
 use crate::api_error::ApiError;
-use crate::config::ServerConfig;
+use crate::peering::Peerings;
 
-/// Maximum number of peerings.
-const MOST: usize = 1_000;
-
-/// The reason why peerings do not become active.
-const REASON: &str = "this server keeps peerings and does not connect to other clusters yet";
-
-/// A peering in the API's format, without its secret.
+/// A peering in the API's format, without its secrets.
 #[derive(Serialize)]
 #[serde(rename_all = "PascalCase")]
 struct Shown<'p> {
     #[serde(rename = "ID")]
     id: &'p str,
     name: &'p str,
+    #[serde(skip_serializing_if = "TenancyName::is_empty")]
+    partition: &'p TenancyName,
+    #[serde(
+        serialize_with = "timestamp::option::serialize",
+        skip_serializing_if = "Option::is_none"
+    )]
+    deleted_at: Option<SystemTime>,
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     meta: &'p BTreeMap<String, String>,
     state: PeeringState,
-    /// Not in Consul's API.
-    state_reason: &'static str,
+    /// Why it is not active. Not in Consul's API.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    state_reason: String,
     #[serde(rename = "PeerID", skip_serializing_if = "str::is_empty")]
     peer_id: &'p str,
     #[serde(rename = "PeerCAPems", skip_serializing_if = "<[String]>::is_empty")]
@@ -47,36 +46,59 @@ struct Shown<'p> {
     peer_server_name: &'p str,
     #[serde(skip_serializing_if = "<[String]>::is_empty")]
     peer_server_addresses: &'p [String],
-    stream_status: StreamStatus,
+    stream_status: StreamStatus<'p>,
     create_index: u64,
     modify_index: u64,
     remote: &'p PeeringRemote,
 }
 
-/// Statistics of the connection: all empty.
-#[derive(Default, Serialize)]
+/// What is known of the stream.
+#[derive(Serialize)]
 #[serde(rename_all = "PascalCase")]
-struct StreamStatus {
-    imported_services: (),
-    exported_services: (),
-    last_heartbeat: (),
-    last_receive: (),
-    last_send: (),
+struct StreamStatus<'p> {
+    imported_services: Option<&'p [String]>,
+    exported_services: Option<&'p [String]>,
+    #[serde(serialize_with = "timestamp::option::serialize")]
+    last_heartbeat: Option<SystemTime>,
+    #[serde(serialize_with = "timestamp::option::serialize")]
+    last_receive: Option<SystemTime>,
+    #[serde(serialize_with = "timestamp::option::serialize")]
+    last_send: Option<SystemTime>,
+    /// The server that holds it. Not in Consul's API.
+    #[serde(skip_serializing_if = "str::is_empty")]
+    server: &'p str,
+}
+
+impl<'p> StreamStatus<'p> {
+    fn of(stream: Option<&'p PeeringStream>) -> Self {
+        let names = |list: &'p Vec<String>| (!list.is_empty()).then_some(list.as_slice());
+        Self {
+            imported_services: stream.and_then(|stream| names(&stream.imported)),
+            exported_services: stream.and_then(|stream| names(&stream.exported)),
+            last_heartbeat: stream.and_then(|stream| stream.last_heartbeat),
+            last_receive: stream.and_then(|stream| stream.last_receive),
+            last_send: stream.and_then(|stream| stream.last_send),
+            server: stream.map_or("", |stream| &stream.server),
+        }
+    }
 }
 
 impl<'p> Shown<'p> {
-    fn of(peering: &'p Peering) -> Self {
+    fn of(peering: &'p Peering, stream: Option<&'p PeeringStream>, now: SystemTime) -> Self {
+        let (state, state_reason) = peering.shown_state(stream, now);
         Self {
             id: &peering.id,
             name: &peering.name,
+            partition: &peering.partition,
+            deleted_at: peering.deleted_at,
             meta: &peering.meta,
-            state: peering.state,
-            state_reason: REASON,
+            state,
+            state_reason,
             peer_id: &peering.peer_id,
             peer_ca_pems: &peering.peer_ca_pems,
             peer_server_name: &peering.peer_server_name,
             peer_server_addresses: &peering.peer_server_addresses,
-            stream_status: StreamStatus::default(),
+            stream_status: StreamStatus::of(stream),
             create_index: peering.create_index,
             modify_index: peering.modify_index,
             remote: &peering.remote,
@@ -84,28 +106,57 @@ impl<'p> Shown<'p> {
     }
 }
 
+/// A peering with the status of its stream.
+fn shown(txn: &ReadTxn<'_>, peering: &Peering, now: SystemTime) -> serde_json::Value {
+    let stream = txn.peering_stream(&peering.name);
+    // Texts, numbers and times: it cannot fail.
+    serde_json::to_value(Shown::of(peering, stream.as_deref(), now)).unwrap_or_default()
+}
+
+/// As in Consul, nothing about peerings is answered if they are turned off.
+fn require_enabled(call: &Call) -> Result<(), ApiError> {
+    match call.config.peering {
+        true => Ok(()),
+        false => Err(ApiError::internal(
+            "peering must be enabled to use this endpoint",
+        )),
+    }
+}
+
 fn require_read(call: &Call) -> Result<(), ApiError> {
+    require_enabled(call)?;
     ApiError::require(call.authorizer()?.peering_read(), "peering:read", "")
 }
 
 fn require_write(call: &Call) -> Result<(), ApiError> {
+    require_enabled(call)?;
     ApiError::require(call.authorizer()?.peering_write(), "peering:write", "")
 }
 
 /// `GET /v1/peerings`
-pub(super) async fn list(call: Call) -> Result<Response, ApiError> {
+pub(super) async fn list(State(clock): State<Clock>, call: Call) -> Result<Response, ApiError> {
     require_read(&call)?;
-    let answer = call.read(|state| state.peerings()).await?;
-    let all: Vec<Shown<'_>> = answer.value.iter().map(|one| Shown::of(one)).collect();
-    call.answer(answer.index, &all, false)
+    let now = clock.now();
+    let read = |state: &ReadTxn<'_>| {
+        let all = state.peerings();
+        all.iter().map(|one| shown(state, one, now)).collect()
+    };
+    let answer = call.read::<Vec<_>>(read).await?;
+    call.answer(answer.index, &answer.value, false)
 }
 
 /// `GET /v1/peering/:name`
-pub(super) async fn get(Path(name): Path<String>, call: Call) -> Result<Response, ApiError> {
+pub(super) async fn get(
+    Path(name): Path<String>,
+    State(clock): State<Clock>,
+    call: Call,
+) -> Result<Response, ApiError> {
     require_read(&call)?;
-    let answer = call.read(|state| state.peering(&name)).await?;
+    let now = clock.now();
+    let read = |state: &ReadTxn<'_>| Some(shown(state, &*state.peering(&name)?, now));
+    let answer = call.read(read).await?;
     match answer.value {
-        Some(peering) => call.answer(answer.index, &Shown::of(&peering), false),
+        Some(peering) => call.answer(answer.index, &peering, false),
         None => call.absent(answer.index, &format!("Peering not found for {name:?}")),
     }
 }
@@ -116,15 +167,17 @@ pub(super) async fn nameless(call: Call) -> Result<Response, ApiError> {
     Err(ApiError::bad_request("Must specify a name to fetch."))
 }
 
-/// `DELETE /v1/peering/:name`. There are no imported services to remove first.
+/// `DELETE /v1/peering/:name`. The peering goes when nothing is imported from it any more.
 pub(super) async fn delete(
     Path(name): Path<String>,
     State(writer): State<Writer>,
+    State(clock): State<Clock>,
     call: Call,
 ) -> Result<Response, ApiError> {
     require_write(&call)?;
+    let now = clock.now();
     call.write(&writer, move |txn| {
-        txn.remove_peering(&name);
+        txn.mark_peering_deleted(&name, now);
         Ok(())
     })
     .await?;
@@ -133,7 +186,7 @@ pub(super) async fn delete(
 
 /// `POST /v1/peering/token`: generates a new token, and revokes the previous one.
 pub(super) async fn token(
-    State(writer): State<Writer>,
+    State(peerings): State<Peerings>,
     mut call: Call,
 ) -> Result<Response, ApiError> {
     require_write(&call)?;
@@ -146,55 +199,14 @@ pub(super) async fn token(
         ));
     }
     request.validate()?;
-    let roots = roots(&call)?;
-    let address = call.config.grpc_tls.ok_or_else(|| {
-        ApiError::internal("TLS for gRPC must be enabled when generating peering tokens")
-    })?;
-    let address = std::net::SocketAddr::new(call.config.advertise, address.port());
-    let (id, secret) = (Uuid::new_v4().to_string(), Uuid::new_v4().to_string());
-    let (name, meta) = (request.peer_name, request.meta);
-    let secret = Secret::new(secret);
-    let written = {
-        let secret = secret.clone();
-        call.write(&writer, move |txn| {
-            let existing = txn.read().peering(&name);
-            if existing.as_ref().is_some_and(|one| one.dials()) {
-                return Err(ApiError::internal(format!(
-                    "cannot create peering with name: {name:?}; there is already an established \
-                     peering"
-                )));
-            }
-            // As in Consul, an existing peering keeps its metadata.
-            let known = existing.map(|one| Peering::clone(&one));
-            let mut peering = known.unwrap_or_else(|| Peering {
-                id: id.clone(),
-                name: name.clone(),
-                meta: meta.clone(),
-                ..Peering::default()
-            });
-            peering.establishment_secret = secret.clone();
-            put(txn, peering)
-        })
-    };
-    let token = PeeringToken {
-        ca: pems(&roots),
-        manual_server_addresses: request.server_external_addresses,
-        server_addresses: vec![address.to_string()],
-        server_name: server_name(&call.config, &roots),
-        peer_id: written.await?,
-        establishment_secret: secret,
-        remote: TokenRemote {
-            partition: call.tenancy.partition.to_string(),
-            datacenter: call.config.datacenter.clone(),
-            locality: None,
-        },
-    };
-    call.json(&json!({ "PeeringToken": token.encode().expose() }))
+    let tenancy = call.tenancy.of_partition();
+    let token = peerings.generate_token(request, &tenancy).await?;
+    call.json(&json!({ "PeeringToken": token.expose() }))
 }
 
 /// `POST /v1/peering/establish`
 pub(super) async fn establish(
-    State(writer): State<Writer>,
+    State(peerings): State<Peerings>,
     mut call: Call,
 ) -> Result<Response, ApiError> {
     require_write(&call)?;
@@ -212,86 +224,7 @@ pub(super) async fn establish(
         }
     }
     request.validate()?;
-    let token = PeeringToken::decode(&request.peering_token)?;
-    for pem in &token.ca {
-        CertificateInfo::from_pem(pem)
-            .map_err(|error| ApiError::bad_request(format!("peering token invalid CA: {error}")))?;
-    }
-    let own = server_name(&call.config, &*roots(&call)?);
-    if own == token.server_name {
-        return Err(ApiError::internal(format!(
-            "cannot create a peering within the same cluster {own:?}. Refer to the \
-             `exported-services` documentation if you want to export between partitions without \
-             peering"
-        )));
-    }
-    let peering = Peering {
-        id: Uuid::new_v4().to_string(),
-        name: request.peer_name,
-        meta: request.meta,
-        state: PeeringState::Establishing,
-        peer_id: token.peer_id,
-        peer_ca_pems: token.ca,
-        peer_server_name: token.server_name,
-        peer_server_addresses: match token.manual_server_addresses.is_empty() {
-            true => token.server_addresses,
-            false => token.manual_server_addresses,
-        },
-        establishment_secret: token.establishment_secret,
-        remote: PeeringRemote {
-            partition: token.remote.partition,
-            datacenter: token.remote.datacenter,
-            locality: token.remote.locality,
-        },
-        ..Peering::default()
-    };
-    call.write(&writer, move |txn| {
-        let mut peering = peering.clone();
-        if let Some(existing) = txn.read().peering(&peering.name) {
-            if !existing.dials() {
-                return Err(ApiError::internal(format!(
-                    "cannot create peering with name: {:?}; there is an existing peering expecting \
-                     to be dialed",
-                    peering.name
-                )));
-            }
-            peering.id.clone_from(&existing.id);
-        }
-        put(txn, peering)
-    })
-    .await?;
+    let tenancy = call.tenancy.of_partition();
+    peerings.establish(request, &tenancy).await?;
     call.json(&json!({}))
-}
-
-/// Writes a peering and returns its id.
-fn put(txn: &mut WriteTxn, peering: Peering) -> Result<String, ApiError> {
-    let read = txn.read();
-    if read.peering(&peering.name).is_none() && read.peerings().len() >= MOST {
-        return Err(ApiError::internal(format!(
-            "the maximum of {MOST} peerings is reached: delete some first"
-        )));
-    }
-    let id = peering.id.clone();
-    txn.put_peering(peering);
-    Ok(id)
-}
-
-fn roots(call: &Call) -> Result<Arc<CaRoots>, ApiError> {
-    let roots = call.reader.state().read().ca_roots();
-    roots.ok_or_else(|| ApiError::internal("CA has not finished initializing"))
-}
-
-/// The root certificates, each with a trailing newline, as in Consul.
-fn pems(roots: &CaRoots) -> Vec<String> {
-    let lines = |pem: &str| format!("{}\n", pem.trim_end());
-    let all = roots.roots.iter();
-    all.map(|root| lines(&root.root_cert)).collect()
-}
-
-/// The server name that other clusters expect in the certificates of this cluster's servers. Consul's.
-fn server_name(config: &ServerConfig, roots: &CaRoots) -> String {
-    format!(
-        "server.{}.peering.{}",
-        config.datacenter, roots.trust_domain
-    )
 }

@@ -154,7 +154,7 @@ struct Executed<'a> {
     #[serde(rename = "DNS")]
     dns: &'a QueryDns,
     datacenter: &'a str,
-    peer_name: &'static str,
+    peer_name: &'a str,
     failovers: usize,
     #[serde(flatten)]
     about: About,
@@ -231,13 +231,22 @@ async fn execute(
     } = executed.selected;
     nodes.truncate(limit);
     let datacenter = executed.datacenter.as_deref();
+    let datacenter = datacenter.unwrap_or(match executed.peer.as_str() {
+        "" => &call.config.datacenter,
+        _ => "",
+    });
+    if executed.peer.is_empty() && call.translates(datacenter) {
+        nodes
+            .iter_mut()
+            .for_each(|instance| *instance = instance.for_elsewhere());
+    }
     let executed = Executed {
         service: &wanted.service,
         namespace: &executed.namespace,
         nodes,
         dns: &query.dns,
-        datacenter: datacenter.unwrap_or(&call.config.datacenter),
-        peer_name: "",
+        datacenter,
+        peer_name: &executed.peer,
         failovers: executed.failovers,
         about: About::of(call, filtered)?,
     };

@@ -182,6 +182,7 @@ fn upstreams(authorizer: &Authorizer, txn: &ReadTxn<'_>, snapshot: &Snapshot) ->
         let may_read = match upstream.upstream.destination_type {
             UpstreamType::Unset | UpstreamType::Service => {
                 let tenancy = upstream.upstream.tenancy(txn.tenancy());
+                let tenancy = tenancy.of_peer(&upstream.upstream.destination_peer);
                 authorizer.within(&tenancy).service_read(name)
             }
             UpstreamType::PreparedQuery => may_read_query(authorizer, txn, name),

@@ -23,6 +23,7 @@ use crate::agent::Agent;
 use crate::config::ServerConfig;
 use crate::dns::Responder;
 use crate::handles::Handles;
+use crate::peering::Peerings;
 use crate::problems::Problems;
 use crate::replication::Status;
 
@@ -83,6 +84,7 @@ handles! {
     Option<Status>: |state| state.handles.replication.clone();
     Option<Wan>: |state| state.handles.wan.clone();
     Option<Mirror>: |state| state.handles.mirror.clone();
+    Peerings: |state| state.handles.peerings.clone();
     Problems: |state| state.handles.problems.clone();
     Responder: |state| state.handles.responder();
     Registry: |state| state.handles.registry.clone();

@@ -38,13 +38,18 @@ pub(super) async fn own(
     if !call.authorizer()?.agent_read(node) {
         return Err(ApiError::denied("agent:read", node));
     }
-    let both = wan.zip(mirror);
-    let datacenters = both.map_or_else(Vec::new, |(wan, mirror)| {
-        wan::datacenters(&wan, &mirror.list(Instant::now()))
-    });
+    let both = wan.zip(mirror.as_ref());
+    let datacenters = both.map_or_else(Vec::new, |(wan, mirror)| wan::datacenters(&wan, mirror));
     let mut status = json!({ "Problems": problems.all(), "Datacenters": datacenters });
     if let Some(replication) = replication {
         status["Replication"] = json!(replication.progress());
+    }
+    if let Some(refused) = mirror.and_then(|mirror| mirror.last_refused(Instant::now())) {
+        status["RefusedRange"] = json!({
+            "Range": refused.range.to_string(),
+            "Reason": refused.reason,
+            "Age": refused.age.as_secs_f64(),
+        });
     }
     call.json(&status)
 }

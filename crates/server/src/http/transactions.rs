@@ -413,10 +413,6 @@ impl Transaction {
                 request.datacenter
             )));
         }
-        if let Some(service) = &request.service {
-            let refused = service.proxy.refuse_queries_elsewhere(local);
-            refused.map_err(|invalid| invalid.within("Service"))?;
-        }
         let parts = request.into_parts(local);
         Ok(Registration {
             node: parts.node,

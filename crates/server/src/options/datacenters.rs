@@ -50,6 +50,11 @@ pub(super) struct Datacenters {
     #[arg(long, value_name = "ADDRESS", requires = "wan_cert_file")]
     retry_join_wan: Vec<String>,
 
+    /// Give clients the addresses `wan` of nodes and instances of other datacenters, over HTTP and DNS. Consul's
+    /// translate_wan_addrs.
+    #[arg(long, action = ArgAction::SetTrue, requires = "wan_cert_file")]
+    pub(super) translate_wan_addrs: bool,
+
     /// Reach other datacenters through mesh gateways only. The certificate also needs the name
     /// <node>.server.<datacenter>.consul. Consul's connect.enable_mesh_gateway_wan_federation.
     #[arg(long, action = ArgAction::SetTrue, requires = "wan_cert_file", conflicts_with = "retry_join_wan")]

@@ -25,7 +25,7 @@ pub(crate) fn require_own_partition(tenancy: &Tenancy) -> Result<(), ApiError> {
 }
 
 /// Validates a definition on its own.
-pub(crate) fn acceptable(definition: &ServiceDefinition, datacenter: &str) -> Result<(), ApiError> {
+pub(crate) fn acceptable(definition: &ServiceDefinition) -> Result<(), ApiError> {
     if definition.name.is_empty() {
         return Err(ApiError::bad_request("Missing service name"));
     }
@@ -35,11 +35,6 @@ pub(crate) fn acceptable(definition: &ServiceDefinition, datacenter: &str) -> Re
     if definition.service_id().eq_ignore_ascii_case(OWN_SERVICE) {
         let reason = "it is the server's own service: choose another one";
         return Err(Invalid::new("ID", format!("{OWN_SERVICE:?}: {reason}")).into());
-    }
-    definition.proxy.refuse_queries_elsewhere(datacenter)?;
-    if let Some(sidecar) = &definition.connect.sidecar_service {
-        let refused = sidecar.proxy.refuse_queries_elsewhere(datacenter);
-        refused.map_err(|invalid| invalid.within("Connect.SidecarService"))?;
     }
     Ok(())
 }

@@ -4,6 +4,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
 use hickory_proto::op::ResponseCode;
+use hickory_proto::rr::RecordType;
 use http::{Method, StatusCode};
 use legate_identity::tls::ServerPolicy;
 use legate_model::Secret;
@@ -12,7 +13,7 @@ use legate_testkit::certs::{CertFiles, TestCa};
 use legate_testkit::wait;
 use serde_json::json;
 
-use crate::dns::{over_udp, question};
+use crate::dns::{over_udp, question, question_of};
 use crate::http_client::{Client, start};
 use crate::running::Running;
 
@@ -322,6 +323,93 @@ async fn prepared_queries_fail_over_to_other_datacenters() {
         (&json!("dc1"), &json!(0))
     );
     assert_eq!(found["Nodes"][0]["Node"]["Node"], json!("here"));
+    one.stop(PATIENCE).await.unwrap();
+    two.stop(PATIENCE).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn addresses_of_other_datacenters_are_translated() {
+    let ca = TestCa::new();
+    let (one, client) = start(|config| {
+        of_datacenter(&ca, "dc1")(config);
+        config.translate_wan_addrs = true;
+        config.dns = Some(SocketAddr::from(([127, 0, 0, 1], 0)));
+    })
+    .await;
+    let (two, other) = start(of_datacenter(&ca, "dc2")).await;
+    join(&client, &two).await;
+    let node = json!({
+        "Node": "n", "Address": "10.0.0.7", "TaggedAddresses": {"wan": "192.0.2.7"}, "Service": {
+            "Service": "web", "Address": "10.0.0.8", "Port": 80,
+            "TaggedAddresses": {"wan": {"Address": "192.0.2.8", "Port": 443}},
+        },
+    });
+    other.write("/v1/catalog/register", &node).await;
+    client.write("/v1/catalog/register", &node).await;
+    let query = json!({
+        "Name": "geo", "Service": {"Service": "far", "Failover": {"Datacenters": ["dc2"]}},
+    });
+    let query = query.to_string();
+    assert_eq!(
+        client.send(Method::POST, "/v1/query", &query).await.status,
+        StatusCode::OK
+    );
+    let far = json!({"Node": "n", "SkipNodeUpdate": true, "Service": {
+        "Service": "far", "Port": 80, "TaggedAddresses": {"wan": {"Address": "192.0.2.9", "Port": 0}},
+    }});
+    other.write("/v1/catalog/register", &far).await;
+
+    let [here, there] = ["10.0.0.8", "192.0.2.8"].map(|address| json!(address));
+    let service = |datacenter: &str| {
+        let path = format!("/v1/health/service/web?dc={datacenter}&filter=Service.Port==80");
+        let client = &client;
+        async move { client.get(&path).await }
+    };
+    let found = service("dc2").await;
+    assert_eq!(found.header("x-consul-translate-addresses"), "true");
+    let found = found.json();
+    assert_eq!(
+        [
+            &found[0]["Service"]["Address"],
+            &found[0]["Service"]["Port"],
+            &found[0]["Node"]["Address"]
+        ],
+        [&there, &json!(443), &json!("192.0.2.7")]
+    );
+    assert_eq!(service("dc1").await.json()[0]["Service"]["Address"], here);
+    let get = async |path: &str| client.get(path).await.json();
+    let row = &get("/v1/catalog/service/web?dc=dc2").await[0];
+    assert_eq!(
+        [&row["ServiceAddress"], &row["ServicePort"], &row["Address"]],
+        [&there, &json!(443), &json!("192.0.2.7")]
+    );
+    let on_node = get("/v1/catalog/node/n?dc=dc2").await;
+    assert_eq!(on_node["Services"]["web"]["Address"], there);
+    assert_eq!(on_node["Node"]["Address"], "192.0.2.7");
+    let nodes = get("/v1/catalog/nodes?dc=dc2&filter=Node==n").await;
+    assert_eq!(nodes[0]["Address"], "192.0.2.7");
+    let executed = get("/v1/query/geo/execute").await;
+    assert_eq!(executed["Nodes"][0]["Service"]["Address"], "192.0.2.9");
+    // Who asks there is there.
+    let own = other.get("/v1/health/service/web").await.json();
+    assert_eq!(own[0]["Service"]["Address"], here);
+
+    let at = one.dns_addr().unwrap();
+    let asked = async |name: &str, kind: RecordType| {
+        let answer = over_udp(at, &question_of(kind, name)).await;
+        let data = answer.answers.iter().map(|record| record.data.to_string());
+        data.collect::<Vec<_>>()
+    };
+    let address = async |name: &str| asked(name, RecordType::A).await;
+    assert_eq!(address("web.service.dc2.consul.").await, ["192.0.2.8"]);
+    assert_eq!(address("web.service.consul.").await, ["10.0.0.8"]);
+    assert_eq!(address("n.node.dc2.consul.").await, ["192.0.2.7"]);
+    assert_eq!(address("geo.query.consul.").await, ["192.0.2.9"]);
+    let port = &asked("web.service.dc2.consul.", RecordType::SRV).await[0];
+    assert!(
+        port.starts_with("1 1 443 c0000208.addr.dc2.consul"),
+        "{port}"
+    );
     one.stop(PATIENCE).await.unwrap();
     two.stop(PATIENCE).await.unwrap();
 }

@@ -111,7 +111,11 @@ async fn a_sidecar_gets_the_instances_of_another_datacenter() {
     assert_eq!((&dc2["Ranges"], &dc2["Oldest"]), (&json!(1), &json!(0.0)));
     let dc9 = status(&client, "dc9").await;
     let error = dc9["RangeError"].as_str().unwrap();
-    assert!(error.contains("No path to datacenter \"dc9\""), "{dc9}");
+    assert!(
+        error.contains("knows no server of that datacenter"),
+        "{dc9}"
+    );
+    assert_eq!(dc9["Ranges"], 0, "it takes no place");
 
     // The endpoints stay while the datacenter is away.
     two.stop(PATIENCE).await.unwrap();
@@ -131,6 +135,68 @@ async fn a_sidecar_gets_the_instances_of_another_datacenter() {
 
     drop((ads, again));
     one.stop(PATIENCE).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_sidecar_gets_what_a_prepared_query_of_another_datacenter_finds() {
+    let ca = TestCa::new();
+    let (one, client) = in_mesh(&ca, "dc1").await;
+    let (two, other) = in_mesh(&ca, "dc2").await;
+    join(&client, &two).await;
+    let query = json!({
+        "Name": "geo", "Service": {"Service": "api", "Failover": {"Datacenters": ["dc1"]}},
+    });
+    let query = query.to_string();
+    let created = other.send(http::Method::POST, "/v1/query", &query);
+    assert_eq!(created.await.status, http::StatusCode::OK);
+    register_api(&other, "api-1", "192.0.2.1").await;
+    let service = json!({
+        "Kind": "connect-proxy", "ID": "web-1-sidecar-proxy", "Service": "web-sidecar-proxy",
+        "Port": 20_000, "Proxy": {"DestinationServiceName": "web", "Upstreams": [{
+            "DestinationType": "prepared_query", "DestinationName": "geo", "Datacenter": "dc2",
+            "LocalBindPort": 9000,
+        }]},
+    });
+    let node = json!({"Node": "vm-1", "Address": "10.0.0.1", "Service": service});
+    client.write("/v1/catalog/register", &node).await;
+
+    let mut ads = Ads::open(&one, "").await.unwrap();
+    ads.send(first(ENDPOINT)).await;
+    let cluster = "geo.default.dc2.query.";
+    let found = endpoints(&mut ads, cluster).await;
+    assert!(
+        found.contains("192.0.2.1") && !found.contains("10.2.0"),
+        "{found}"
+    );
+    register_api(&other, "api-2", "192.0.2.2").await;
+    let found = endpoints(&mut ads, cluster).await;
+    assert!(found.contains("192.0.2.1") && found.contains("192.0.2.2"));
+    // It fails over to the datacenter of the caller, where an instance is reached at its own address.
+    let here = json!({
+        "Kind": "connect-proxy", "ID": "api-3", "Service": "api-proxy", "Address": "10.1.0.9",
+        "Port": 20_001, "Proxy": {"DestinationServiceName": "api"},
+        "TaggedAddresses": {"wan": {"Address": "192.0.2.3", "Port": 443}},
+    });
+    let here = json!({"Node": "near", "Address": "10.1.0.1", "Service": here});
+    client.write("/v1/catalog/register", &here).await;
+    other
+        .write("/v1/catalog/deregister", &json!({"Node": "far"}))
+        .await;
+    let found = endpoints(&mut ads, cluster).await;
+    assert!(
+        found.contains("10.1.0.9") && !found.contains("192.0.2."),
+        "{found}"
+    );
+    // The owner notices when that changes, and when its own instances are back.
+    client
+        .write("/v1/catalog/deregister", &json!({"Node": "near"}))
+        .await;
+    assert!(!endpoints(&mut ads, cluster).await.contains("10.1.0.9"));
+    register_api(&other, "api-1", "192.0.2.1").await;
+    assert!(endpoints(&mut ads, cluster).await.contains("192.0.2.1"));
+    drop(ads);
+    one.stop(PATIENCE).await.unwrap();
+    two.stop(PATIENCE).await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -10,10 +10,11 @@ use hickory_proto::rr::{Name, RData, Record, RecordType};
 use http::{Method, StatusCode};
 use legate_api::dns::dns_service_client::DnsServiceClient;
 use legate_api::dns::{Protocol, QueryRequest};
-use legate_model::ServiceInstance;
+use legate_model::{CheckServiceNode, ServiceInstance, Tenancy};
 use legate_server::{
     Definitions, DnsDomains, DnsSettings, LimitMode, Parts, Reload, RequestLimits, Server,
 };
+use legate_store::{Unavailable, WriteTxn};
 use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream, UdpSocket};
@@ -37,7 +38,7 @@ pub(crate) fn question(name: &str, payload: Option<u16>) -> Vec<u8> {
     message.to_vec().unwrap()
 }
 
-fn question_of(kind: RecordType, name: &str) -> Vec<u8> {
+pub(crate) fn question_of(kind: RecordType, name: &str) -> Vec<u8> {
     let mut message = Message::from_vec(&question(name, None)).unwrap();
     message.queries[0].query_type = kind;
     message.to_vec().unwrap()
@@ -289,6 +290,50 @@ async fn a_prepared_query_returns_nodes_of_its_partition() {
     let node = question("vm-1.node.east.ap.dc1.dc.consul.", None);
     let node = over_grpc(&server, node, Protocol::Udp, "").await.unwrap();
     assert_eq!(data(&node), ["10.0.0.1"]);
+    server.stop(STOP).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_prepared_query_returns_what_is_imported_from_a_peer() {
+    let server = start(|config| config.http = Some(SocketAddr::from(([127, 0, 0, 1], 0)))).await;
+    let client = Client::of(&server);
+    let instance = |id: &str, address: &str| -> CheckServiceNode {
+        let service = json!({"ID": id, "Service": "web", "Port": 80, "Address": address});
+        let node = json!({"Node": "vm-1", "Address": "10.0.0.1", "Datacenter": "far"});
+        serde_json::from_value(json!({"Node": node, "Service": service, "Checks": []})).unwrap()
+    };
+    let imported = [instance("a", ""), instance("b", "10.0.0.2")];
+    let import = move |txn: &mut WriteTxn| -> Result<_, Unavailable> {
+        let of_peer = Tenancy::default().of_peer("alpha");
+        Ok(txn.in_tenancy(&of_peer, |txn| txn.put_imported("web", &imported)))
+    };
+    server.store().write(import).await.unwrap().1.unwrap();
+    let query = json!({"Name": "far", "Service": {
+        "Service": "web", "Failover": {"Targets": [{"Peer": "alpha"}]},
+    }});
+    let made = client
+        .send(Method::POST, "/v1/query", &query.to_string())
+        .await;
+    assert_eq!(made.status, StatusCode::OK);
+    let srv = question_of(RecordType::SRV, "far.query.consul.");
+    let found = over_grpc(&server, srv, Protocol::Udp, "").await.unwrap();
+    let mut found = data(&found);
+    found.sort();
+    assert_eq!(
+        found,
+        [
+            "1 1 80 0a000002.addr.consul.",
+            "1 1 80 vm-1.node.alpha.peer.consul.",
+        ]
+    );
+    // These names lead to the addresses.
+    for (name, address) in [
+        ("0a000002.addr.consul.", "10.0.0.2"),
+        ("vm-1.node.alpha.peer.consul.", "10.0.0.1"),
+    ] {
+        let found = over_grpc(&server, question(name, None), Protocol::Udp, "").await;
+        assert_eq!(data(&found.unwrap()), [address], "{name}");
+    }
     server.stop(STOP).await.unwrap();
 }
 

@@ -94,29 +94,11 @@ fn refused() -> Vec<(&'static str, Value, &'static str)> {
         entry
     };
     let extension = |extension: Value| defaults(json!({ "EnvoyExtensions": [extension] }));
-    let definition = json!({
-        "Name": "web", "Connect": { "SidecarService": { "Proxy": { "Upstreams": [
-            {
-                "DestinationType": "prepared_query", "DestinationName": "api", "LocalBindPort": 1,
-                "Datacenter": "dc9",
-            },
-        ] } } },
-    });
     vec![
         (
             CATALOG,
             upstream(json!({ "DestinationType": "nonsense" })),
             "DestinationType",
-        ),
-        (
-            CATALOG,
-            upstream(json!({ "DestinationType": "prepared_query", "Datacenter": "dc9" })),
-            "Upstreams[0].Datacenter: \"dc9\"",
-        ),
-        (
-            "/v1/agent/service/register",
-            definition,
-            "Upstreams[0].Datacenter: \"dc9\"",
         ),
         (
             "/v1/config",

@@ -4,11 +4,14 @@
 use bytes::Bytes;
 use http::{Method, Request, StatusCode};
 use http_body_util::Full;
+use legate_model::{CheckServiceNode, Tenancy};
+use legate_store::{Unavailable, WriteTxn};
 use serde_json::{Value, json};
 
 use crate::acl::{MANAGEMENT, deny_by_default};
 use crate::http_acl_policies::{policy, token};
 use crate::http_client::{Client, Reply, start};
+use crate::running::Running;
 
 const QUERY: &str = "/v1/query";
 const NOBODY: &str = "/v1/query/6c5bb4e6-96c1-4e59-9a0c-a0cf3b0dae9d";
@@ -137,8 +140,10 @@ async fn errors_have_consuls_statuses_and_texts() {
             "failed compiling template: Bad Template.Type 'x'",
         ),
         (
-            json!({ "Name": "r", "Service": { "Service": "web", "Peer": "p" } }),
-            "peers are not served",
+            json!({ "Name": "r", "Service": { "Service": "web", "Failover": {
+                "Targets": [{ "Peer": "p", "Datacenter": "dc2" }],
+            } } }),
+            "Service.Failover.Targets[0].Peer: it cannot be used together with Datacenter",
         ),
     ] {
         let reply = post(&client, &query).await;
@@ -560,4 +565,107 @@ async fn results_are_filtered_by_the_token() {
         .await;
     let gone = client.get("/v1/query/own/execute").await;
     assert_eq!(gone.status, StatusCode::FORBIDDEN, "{}", gone.text());
+}
+
+/// An instance of a peer on a node, and the sidecar that represents it, both with this status.
+fn imported(node: &str, status: &str) -> [CheckServiceNode; 2] {
+    let of = |id: &str, service: Value| {
+        let mut service = service;
+        service["ID"] = json!(id);
+        let document = json!({
+            "Node": { "Node": node, "Address": "10.9.0.1", "Datacenter": "far" },
+            "Service": service,
+            "Checks": [{
+                "Node": node, "CheckID": id, "Name": "overall-check", "ServiceID": id, "Status": status,
+            }],
+        });
+        serde_json::from_value(document).unwrap()
+    };
+    let sidecar = json!({
+        "Kind": "connect-proxy", "Service": "web-sidecar-proxy", "Port": 8443,
+        "Proxy": { "DestinationServiceName": "web" },
+    });
+    let web = json!({ "Service": "web", "Port": 81, "Address": "10.9.0.2" });
+    [of("web", web), of("web-sidecar-proxy", sidecar)]
+}
+
+/// Writes that a peer exports `web` from these nodes.
+async fn import(server: &Running, peer: &str, nodes: &[(&str, &str)]) {
+    let of_peer = Tenancy::default().of_peer(peer);
+    let both: Vec<_> = nodes
+        .iter()
+        .map(|(node, status)| imported(node, status))
+        .collect();
+    let write = move |txn: &mut WriteTxn| -> Result<_, Unavailable> {
+        txn.in_tenancy(&of_peer, |txn| {
+            for (at, service) in [(0, "web"), (1, "web-sidecar-proxy")] {
+                let all: Vec<_> = both.iter().map(|both| both[at].clone()).collect();
+                txn.put_imported(service, &all).unwrap();
+            }
+        });
+        Ok(())
+    };
+    server.store().write(write).await.unwrap();
+}
+
+#[tokio::test]
+async fn queries_find_what_is_imported_from_peers() {
+    let (server, client) = start(|_| {}).await;
+    import(&server, "alpha", &[("a", "passing"), ("bb", "critical")]).await;
+    import(&server, "beta", &[("ccc", "passing")]).await;
+    let targets = json!({ "Targets": [
+        { "Namespace": "default" }, { "Peer": "none" }, { "Peer": "Alpha" }, { "Peer": "beta" },
+    ] });
+    let service = json!({ "Service": "web", "Failover": targets });
+    create(&client, &json!({ "Name": "q", "Service": service })).await;
+    let reply = client.get("/v1/query/q/execute").await.json();
+    assert_eq!(reply["Nodes"][0]["Node"]["Node"], "a");
+    assert_eq!(reply["Nodes"].as_array().unwrap().len(), 1);
+    assert_eq!(reply["Nodes"][0]["Service"]["PeerName"], "alpha");
+    let place = [&reply["PeerName"], &reply["Datacenter"]];
+    assert_eq!(place, ["Alpha", ""]);
+    assert_eq!(reply["Failovers"], 3);
+    let forced = client.get("/v1/query/q/execute?connect=true").await.json();
+    assert_eq!(
+        forced["Nodes"][0]["Service"]["Service"],
+        "web-sidecar-proxy"
+    );
+    // What is here comes first.
+    register(&client, "dddd", &json!({ "Service": "web" }), "passing").await;
+    let reply = client.get("/v1/query/q/execute").await.json();
+    assert_eq!(reply["Nodes"][0]["Node"]["Node"], "dddd");
+    assert_eq!([&reply["PeerName"], &reply["Datacenter"]], ["", "dc1"]);
+    let of_beta = json!({ "Name": "b", "Service": { "Service": "web", "Peer": "beta" } });
+    create(&client, &of_beta).await;
+    let reply = client.get("/v1/query/b/execute").await.json();
+    assert_eq!(reply["Nodes"][0]["Node"]["Node"], "ccc");
+    assert_eq!([&reply["PeerName"], &reply["Datacenter"]], ["beta", ""]);
+    assert_eq!(reply["Failovers"], 0);
+}
+
+#[tokio::test]
+async fn what_is_imported_can_be_read_by_services() {
+    let (server, client) = start(deny_by_default).await;
+    let management = client.with_token(MANAGEMENT);
+    import(&server, "alpha", &[("a", "passing")]).await;
+    let of_peer = json!({ "Name": "q", "Service": { "Service": "web", "Peer": "alpha" } });
+    create(&management, &of_peer).await;
+    for (name, rules, expected) in [
+        ("writer", "service \"other\" { policy = \"write\" }", 1),
+        (
+            "name",
+            "service \"web\" { policy = \"read\" } node_prefix \"\" { policy = \"read\" }",
+            0,
+        ),
+        (
+            "all",
+            "service_prefix \"\" { policy = \"read\" } node_prefix \"\" { policy = \"read\" }",
+            1,
+        ),
+    ] {
+        policy(&management, name, rules).await;
+        let (_, client) = token(&management, json!({ "Policies": [{ "Name": name }] })).await;
+        let found = nodes(&client, "/v1/query/q/execute").await;
+        assert_eq!(found.len(), expected, "{name}");
+    }
 }

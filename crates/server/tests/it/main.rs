@@ -71,6 +71,7 @@ mod kubernetes_logins;
 mod lifecycle;
 mod many_queries;
 mod operations;
+mod peering;
 mod running;
 mod tenant_mesh;
 mod vault;

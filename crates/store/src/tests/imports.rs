@@ -151,9 +151,12 @@ fn services_that_are_not_listed_go() {
             &[imported(name, name, "n", CheckStatus::Passing)],
         );
     }
-    write_imports(&store, |txn| {
-        txn.keep_imported(&BTreeSet::from(["b".to_owned(), "x".to_owned()]));
-    });
+    let step = || {
+        write_imports(&store, |txn| {
+            txn.keep_imported(&BTreeSet::from(["b".to_owned(), "x".to_owned()]), 1)
+        })
+    };
+    assert_eq!([step(), step(), step()], [false, true, true]);
     let left = store.state().read().within(east()).imported_instances();
     assert_eq!(left, BTreeMap::from([("b".to_owned(), 1)]));
 }

@@ -1,5 +1,6 @@
 //! Ranges of other datacenters: when readers are woken, what is pending, and which ranges go. Time is paused.
 
+use std::cell::Cell;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,7 +10,15 @@ use proptest::prelude::*;
 use tokio::time::Instant;
 
 use super::{apply, instance, node, register, watch, woken};
+use crate::mirror::OPEN;
 use crate::{Follower, Kept, MAX_RANGES, Mirror, Range, ReadTxn, Remote, Store, UNUSED, Watch};
+
+/// A driver that knows dc2.
+fn mirror(store: &Store) -> Mirror {
+    let mirror = store.mirror();
+    mirror.set_datacenters(vec!["dc2".into()]);
+    mirror
+}
 
 fn web() -> Range {
     of("web")
@@ -50,7 +59,7 @@ fn taken(mirror: &Mirror) -> Vec<Range> {
 #[tokio::test(start_paused = true)]
 async fn a_range_is_wanted_once_and_pending_until_the_first_attempt_has_ended() {
     let store = Store::new();
-    let mirror = store.mirror();
+    let mirror = mirror(&store);
     let mut reader = watch(&store, |txn| txn.remote(&web()));
     assert_eq!(read(&store, &web()), (Remote::Pending, true));
     assert_eq!(taken(&mirror), [web()]);
@@ -89,7 +98,7 @@ async fn without_a_driver_ranges_fail_and_with_one_they_are_wanted() {
     let store = Store::new();
     let mut reader = watch(&store, |txn| txn.remote(&web()));
     assert!(matches!(read(&store, &web()), (Remote::Failed(_), false)));
-    let mirror = store.mirror();
+    let mirror = mirror(&store);
     assert!(woken(&mut reader));
     assert_eq!(read(&store, &web()), (Remote::Pending, true));
     assert_eq!(taken(&mirror), [web()]);
@@ -98,7 +107,7 @@ async fn without_a_driver_ranges_fail_and_with_one_they_are_wanted() {
 #[tokio::test(start_paused = true)]
 async fn what_is_pending_is_so_through_shared_and_cached_values() {
     let store = Store::new();
-    let mirror = store.mirror();
+    let mirror = mirror(&store);
     let shared = |txn: &ReadTxn<'_>| {
         txn.shared("outer", "", |txn| {
             ports(&txn.shared("inner", "", |txn| txn.remote(&web())))
@@ -137,7 +146,7 @@ async fn what_is_pending_is_so_through_shared_and_cached_values() {
 #[tokio::test(start_paused = true)]
 async fn a_range_goes_when_nobody_has_used_it_for_a_minute() {
     let store = Store::new();
-    let mirror = store.mirror();
+    let mirror = mirror(&store);
     let shared = |txn: &ReadTxn<'_>| {
         txn.shared("outer", "", |txn| {
             ports(&txn.shared("inner", "", |txn| txn.remote(&web())))
@@ -169,7 +178,7 @@ async fn a_range_goes_when_nobody_has_used_it_for_a_minute() {
 #[tokio::test(start_paused = true)]
 async fn commits_and_restores_keep_the_values() {
     let store = Store::new();
-    let mirror = store.mirror();
+    let mirror = mirror(&store);
     let mut reader = watch(&store, |txn| txn.remote(&web()));
     mirror.set(&web(), value(1));
     mirror.set_datacenters(vec!["dc2".into()]);
@@ -191,25 +200,119 @@ async fn commits_and_restores_keep_the_values() {
     assert!(woken(&mut names));
 }
 
+/// A range of a namespace.
+fn within(namespace: &str, service: usize) -> Range {
+    let tenancy = Tenancy::new(&TenancyName::default(), &namespace.parse().unwrap());
+    let service = ServiceName::new(&tenancy, &format!("s{service}"));
+    Range::instances("dc2", &service)
+}
+
+/// Reads ranges of a namespace until one is refused, and watches those that it got. Returns how many these are.
+fn take(store: &Store, namespace: &str, most: usize) -> (usize, Watch) {
+    let got = Cell::new(0);
+    let watch = watch(store, |txn| {
+        let refused = |n: &usize| txn.remote(&within(namespace, *n)) != Remote::Pending;
+        got.set((0..most).find(refused).unwrap_or(most));
+    });
+    (got.get(), watch)
+}
+
 #[tokio::test(start_paused = true)]
-async fn ranges_beyond_the_limit_fail_until_there_is_room() {
+async fn ranges_that_find_no_place_fail_until_there_is_room() {
     let store = Store::new();
-    let mirror = store.mirror();
-    let all = |txn: &ReadTxn<'_>| {
-        (0..MAX_RANGES).for_each(|n| drop(txn.remote(&of(&format!("s{n}")))));
-    };
-    let readers = watch(&store, all);
-    assert_eq!(taken(&mirror).len(), MAX_RANGES);
-    let mut late = watch(&store, |txn| txn.remote(&web()));
-    assert!(matches!(read(&store, &web()), (Remote::Failed(_), false)));
+    let mirror = mirror(&store);
+    let (got, readers) = take(&store, "many", OPEN);
+    assert_eq!(got, OPEN);
+    assert_eq!(taken(&mirror).len(), OPEN);
+    assert_eq!(mirror.last_refused(Instant::now()), None);
+    let further = within("many", OPEN);
+    let mut late = watch(&store, |txn| txn.remote(&further));
+    assert!(matches!(read(&store, &further), (Remote::Failed(_), false)));
+    let later = Instant::now() + Duration::from_secs(7);
+    let refused = mirror.last_refused(later).unwrap();
+    assert_eq!(
+        (refused.range, refused.age),
+        (further.clone(), Duration::from_secs(7))
+    );
     drop(readers);
     mirror.drop_unused(Instant::now());
-    assert_eq!(
-        mirror.drop_unused(Instant::now() + UNUSED).len(),
-        MAX_RANGES
-    );
+    assert_eq!(mirror.drop_unused(Instant::now() + UNUSED).len(), OPEN);
     assert!(woken(&mut late));
-    assert_eq!(read(&store, &web()), (Remote::Pending, true));
+    assert_eq!(read(&store, &further), (Remote::Pending, true));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_tenancy_with_few_ranges_finds_places_beside_those_that_take_what_they_can() {
+    let store = Store::new();
+    let mirror = mirror(&store);
+    let mut readers = vec![take(&store, "few", 3)];
+    let mut got = Vec::new();
+    for number in 0..10 {
+        let (taken, watch) = take(&store, &format!("many-{number}"), MAX_RANGES);
+        got.push(taken);
+        readers.push((taken, watch));
+    }
+    assert!(got[0] >= OPEN - 3, "{got:?}");
+    assert_eq!(
+        mirror.list(Instant::now()).len(),
+        got.iter().sum::<usize>() + 3
+    );
+    let (next, _held) = take(&store, "next", MAX_RANGES);
+    assert!(next >= 85, "{next} after {got:?}");
+    let (few, _held) = take(&store, "few", 20);
+    assert_eq!(few, 20);
+    // The gateways of the partition have a share of their own.
+    let gateways = Range::mesh_gateways("dc2", "default");
+    assert_eq!(read(&store, &gateways), (Remote::Pending, true));
+    let _held_too = watch(&store, |txn| txn.remote(&gateways));
+    // Who has less takes the places of one that goes.
+    readers.remove(1);
+    mirror.drop_unused(Instant::now());
+    assert_eq!(mirror.drop_unused(Instant::now() + UNUSED).len(), got[0]);
+    let (again, _held) = take(&store, "next", 1000);
+    assert_eq!(again, 1000);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_datacenter_that_is_not_known_takes_no_place_and_wakes_readers_when_it_is() {
+    let store = Store::new();
+    let mirror = mirror(&store);
+    let of = |datacenter: &str| Range::instances(datacenter, &"web".into());
+    let far = of("dc3");
+    let mut reader = watch(&store, |txn| txn.remote(&far));
+    let mut other = watch(&store, |txn| txn.remote_if_known(&far));
+    assert_eq!(
+        read(&store, &far),
+        (Remote::Pending, true),
+        "it may join yet"
+    );
+    assert_eq!(taken(&mirror), []);
+    mirror.set_joined();
+    assert!(woken(&mut reader));
+    let mut reader = watch(&store, |txn| txn.remote(&far));
+    assert!(matches!(read(&store, &far), (Remote::Failed(_), false)));
+    assert_eq!(mirror.list(Instant::now()), []);
+    assert_eq!(&*mirror.unknown_datacenters()[0].0, "dc3");
+    let many = watch(&store, |txn| {
+        (0..1000).for_each(|n| drop(txn.remote(&of(&format!("invented-{n}")))));
+    });
+    assert_eq!(mirror.unknown_datacenters().len(), 100);
+
+    mirror.set_datacenters(vec!["dc2".into(), "dc4".into()]);
+    assert!(!woken(&mut reader), "another one joins");
+    mirror.set_datacenters(vec!["dc2".into(), "dc3".into()]);
+    assert!(woken(&mut reader) && woken(&mut other));
+    assert_eq!(read(&store, &far), (Remote::Pending, true));
+    assert_eq!(taken(&mirror), std::slice::from_ref(&far));
+    drop((many, reader, other));
+    mirror.drop_unused(Instant::now());
+    assert_eq!(mirror.unknown_datacenters(), []);
+
+    // One that goes leaves its ranges as they were, until nobody uses them.
+    let _reader = watch(&store, |txn| txn.remote(&far));
+    mirror.set(&far, value(3));
+    mirror.set_datacenters(vec!["dc2".into()]);
+    assert_eq!(ports(&read(&store, &far).0), [3]);
 }
 
 #[test]
@@ -299,7 +402,7 @@ proptest! {
 
 async fn run(steps: Vec<Step>) {
     let store = Store::new();
-    let mirror = store.mirror();
+    let mirror = mirror(&store);
     let mut readers: [Option<Reader>; 4] = Default::default();
     let mut commits = 0;
     for step in steps {

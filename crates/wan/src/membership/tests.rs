@@ -206,6 +206,75 @@ fn a_server_fails_after_three_failed_probes_and_is_probed_less_often() {
     assert_eq!(own.members()[0].status, Status::Alive);
 }
 
+/// The time in which a probe of a server that is cut off fails.
+const LOST: Duration = Duration::from_secs(3);
+
+/// Two servers, and when their probes that are on their way will have failed.
+struct Cut {
+    servers: [Membership; 2],
+    lost_at: [Option<Instant>; 2],
+    probes: usize,
+}
+
+impl Cut {
+    /// What happens next. `works`: when the link is there again.
+    fn step(&mut self, works: Instant, random: f64) -> Instant {
+        let of = |side: usize| self.lost_at[side].or(self.servers[side].next_probe());
+        let times = [0, 1].map(|side| of(side).unwrap());
+        let side = usize::from(times[1] < times[0]);
+        let (now, other) = (times[side], 1 - side);
+        if self.lost_at[side].take().is_some() {
+            self.servers[side].failed(&name(other), "cut".to_owned(), random, now);
+            return now;
+        }
+        assert_eq!(self.servers[side].due(now).len(), 1);
+        self.probes += 1;
+        if now < works {
+            self.lost_at[side] = Some(now + LOST);
+            return now;
+        }
+        let asked = self.servers[side].list();
+        self.servers[other].merge_list(asked, now);
+        let answer = self.servers[other].list();
+        self.servers[side].succeeded(&name(other), INTERVAL, answer, now);
+        now
+    }
+
+    fn is_whole(&self) -> bool {
+        let mut members = self.servers.iter().flat_map(Membership::members);
+        members.all(|member| member.status == Status::Alive)
+    }
+}
+
+proptest! {
+    #[test]
+    fn two_that_were_cut_off_for_long_find_each_other_soon(
+        randoms in prop::collection::vec(0.0..=1.0_f64, 1..50),
+        seconds in 600..3600_u64,
+    ) {
+        let start = Instant::now();
+        let mut servers = [0, 1].map(|one| Membership::new(description(one, 0, 1)));
+        servers[0].merge_list(vec![description(1, 0, 1)], start);
+        servers[1].merge_list(vec![description(0, 0, 1)], start);
+        let mut cut = Cut { servers, lost_at: [None; 2], probes: 0 };
+        let mut randoms = randoms.into_iter().cycle();
+        let works = start + Duration::from_secs(seconds);
+        let mut now = start;
+        while now < works {
+            now = cut.step(works, randoms.next().unwrap());
+        }
+        // Not much more than one probe of each in the shortest pause.
+        let most = 2 * (seconds as usize / 14 + 4);
+        prop_assert!(cut.probes <= most, "{} probes in {} s", cut.probes, seconds);
+        prop_assert!(!cut.is_whole());
+        while !cut.is_whole() {
+            now = cut.step(works, randoms.next().unwrap());
+        }
+        let took = now - works;
+        prop_assert!(took <= Duration::from_secs(25), "{took:?}");
+    }
+}
+
 #[test]
 fn who_has_left_is_remembered_for_three_days() {
     let (mut own, now) = two();

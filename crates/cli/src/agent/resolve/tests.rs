@@ -3,8 +3,8 @@ use legate_server::{DnsDomains, DnsSettings, DnsSoa, RecursorStrategy, ServiceTt
 
 use super::*;
 use crate::agent::config::{
-    Addresses, Audit, Dns, HttpApi, Limits, Nothing, Ports, Protocol, RequestRates, Sink, Soa,
-    Telemetry, Tls, Tokens, Ui, UnixSockets, Xds,
+    Addresses, Audit, Dns, HttpApi, Limits, Nothing, Peering, Ports, Protocol, RequestRates, Sink,
+    Soa, Telemetry, Tls, Tokens, Ui, UnixSockets, Xds,
 };
 use crate::agent::flags::parse;
 use crate::agent::sources;
@@ -463,6 +463,7 @@ fn the_pages_name_every_key() {
         Audit::KEYS,
         Sink::KEYS,
         Connect::KEYS,
+        Peering::KEYS,
         Dns::KEYS,
         Soa::KEYS,
         HttpApi::KEYS,

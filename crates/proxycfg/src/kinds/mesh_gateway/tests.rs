@@ -170,6 +170,7 @@ fn say(store: &Store, gateways: Vec<CheckServiceNode>) {
 fn it_leads_to_gateways_of_another_datacenter_before_that_one_is_asked() {
     let store = mesh();
     let mirror = store.mirror();
+    mirror.set_datacenters(vec!["dc2".into()]);
     let range = Range::mesh_gateways("dc2", "default");
     let follower = Follower::default();
     let mut parts = Parts::of(follower.clone());

@@ -3,6 +3,7 @@
 mod destinations;
 mod elsewhere;
 mod gateways;
+mod peers;
 mod queries;
 mod size;
 mod tenants;

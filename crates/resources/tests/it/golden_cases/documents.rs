@@ -1,6 +1,8 @@
 //! Documents of a case, as users write them. `state` builds a server's state from them, and
 //! `tests/interop` writes them to a real Consul.
 
+use std::collections::BTreeMap;
+
 use serde_json::{Value, json};
 
 /// The contents of `documents.json`.
@@ -40,9 +42,29 @@ pub(crate) struct Documents {
     /// Bodies of `PUT /v1/internal/service-virtual-ip`.
     #[serde(default, rename = "VirtualIPs")]
     pub(crate) virtual_ips: Vec<Value>,
+    /// What peers export: `Name`, `TrustDomain`, `Roots`, and `Instances`, each of the service `Of` with an `Address` and a
+    /// `Port`, by default those of a gateway of that number. Optional are `Protocol`, `Status` and `SpiffeID`. Consul
+    /// accepts it from peers only.
+    #[serde(default)]
+    pub(crate) peers: Vec<Value>,
+    /// Peerings, each with its trust bundle, and the proxies that are imported by service. Their cluster writes these.
+    #[serde(default)]
+    pub(crate) peerings: Vec<Peer>,
     /// The body of `PUT /v1/internal/legate/gateway/edge`. Consul has nothing like it.
     #[serde(default)]
     pub(crate) of_cluster: Option<Value>,
+}
+
+/// A peered cluster.
+#[derive(Clone, Debug, serde::Deserialize)]
+#[serde(rename_all = "PascalCase", deny_unknown_fields)]
+pub(crate) struct Peer {
+    pub(crate) peering: Value,
+    #[serde(default)]
+    pub(crate) trust_bundle: Option<Value>,
+    /// Registrations by the name of the service.
+    #[serde(default)]
+    pub(crate) imports: BTreeMap<String, Vec<Value>>,
 }
 
 fn deny() -> String {
@@ -123,6 +145,8 @@ impl Documents {
             intentions: Vec::new(),
             prepared_queries: Vec::new(),
             virtual_ips: Vec::new(),
+            peers: Vec::new(),
+            peerings: Vec::new(),
             of_cluster: None,
         }
     }

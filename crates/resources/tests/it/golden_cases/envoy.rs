@@ -110,8 +110,19 @@ impl Envoy {
             Some(_) => json!({"name": secret["name"], "tlsCertificate": {
                 "certificateChain": {"inlineString": pem}, "privateKey": {"inlineString": key},
             }}),
-            None => json!({"name": secret["name"],
-                "validationContext": {"trustedCa": {"inlineString": pem}}}),
+            None => match &secret["validationContext"]["customValidatorConfig"] {
+                Value::Null => json!({"name": secret["name"],
+                    "validationContext": {"trustedCa": {"inlineString": pem}}}),
+                custom => {
+                    let mut custom = custom.clone();
+                    let domains = custom["typedConfig"]["trustDomains"].as_array_mut();
+                    for domain in domains.into_iter().flatten() {
+                        domain["trustBundle"] = json!({"inlineString": pem});
+                    }
+                    json!({"name": secret["name"],
+                        "validationContext": {"customValidatorConfig": custom}})
+                }
+            },
         };
         Ok(json!({
             "node": {"id": "web", "cluster": "web"},

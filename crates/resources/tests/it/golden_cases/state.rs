@@ -1,6 +1,6 @@
 //! Builds the state of a server from documents, with the checks of its API.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fmt::Display;
 use std::sync::Arc;
 
@@ -10,17 +10,17 @@ use legate_intentions::Action;
 use legate_model::json::{self, UnknownFields};
 use legate_model::virtual_ip::AssignVirtualIps;
 use legate_model::{
-    ConfigEntry, ConfigKind, Intention, PreparedQuery, RegisterRequest, ServiceName, Tenancy,
-    TrustDomain,
+    CheckServiceNode, ConfigEntry, ConfigKind, Intention, PeerTrustBundle, Peering, PreparedQuery,
+    RegisterRequest, ServiceName, Tenancy, TrustDomain,
 };
 use legate_proxycfg::{Leaf, LeafId, ManagerConfig, ProxyId, Snapshot, StoredEntries, snapshot_of};
 use legate_resources::check_extension;
 use legate_routes::Listener;
 use legate_store::{CaState, GatewayContent, Registration, State, Store, Unavailable, WriteTxn};
 use serde::de::DeserializeOwned;
-use serde_json::Value;
+use serde_json::{Value, json};
 
-use super::documents::Documents;
+use super::documents::{Documents, Peer};
 use crate::support::{leaf_of, roots};
 
 const DATACENTER: &str = "dc1";
@@ -123,7 +123,7 @@ impl Documents {
             roots: roots("one"),
             signing_key: "key".into(),
             cluster_id: "c1".to_owned(),
-            lives: std::collections::BTreeMap::new(),
+            lives: BTreeMap::new(),
             secondary: None,
         });
         for document in self.all_registrations() {
@@ -140,6 +140,12 @@ impl Documents {
             let tenancy = intention.destination().tenancy;
             txn.in_tenancy(&tenancy, |txn| txn.put_intention(intention))
                 .map_err(|error| wrong(&error))?;
+        }
+        for document in &self.peers {
+            put_peer(txn, document)?;
+        }
+        for peering in &self.peerings {
+            put_peering(txn, peering)?;
         }
         if let Some(document) = &self.of_cluster {
             put_gateway(txn, document)?;
@@ -162,6 +168,99 @@ impl Documents {
         }
         Ok(())
     }
+}
+
+/// Writes what a peer exports, as its stream does.
+fn put_peer(txn: &mut WriteTxn, document: &Value) -> Result<(), Refused> {
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let list = |value: &Value| value.as_array().cloned().unwrap_or_default();
+    let (peer, domain) = (text(&document["Name"]), text(&document["TrustDomain"]));
+    let roots = list(&document["Roots"]);
+    if !roots.is_empty() {
+        txn.put_trust_bundle(PeerTrustBundle {
+            trust_domain: domain.clone(),
+            peer_name: peer.clone(),
+            root_pems: roots.iter().map(text).collect(),
+            ..PeerTrustBundle::default()
+        });
+    }
+    let mut services = BTreeMap::<String, Vec<CheckServiceNode>>::new();
+    for (number, one) in (1..).zip(list(&document["Instances"])) {
+        let instance = imported(&one, number, &domain)?;
+        let service = instance.service.service.clone();
+        services.entry(service).or_default().push(instance);
+    }
+    txn.in_tenancy(&Tenancy::default().of_peer(&peer), |txn| {
+        for (service, instances) in &services {
+            let put = txn.put_imported(service, instances);
+            put.map_err(|error| refused("an import")(&error))?;
+        }
+        Ok(())
+    })
+}
+
+/// A service as one of the mesh gateways of a peer exports it.
+fn imported(document: &Value, number: u16, domain: &str) -> Result<CheckServiceNode, Refused> {
+    let text = |field: &str, default: &str| {
+        let given = document[field].as_str();
+        given.unwrap_or(default).to_owned()
+    };
+    let of = text("Of", "");
+    let id = format!("{of}-sidecar-proxy-instance-{number}");
+    let node = text("Node", &format!("gateway-{number}"));
+    let address = text("Address", &format!("192.0.2.{number}"));
+    let port = document["Port"].as_u64().unwrap_or(443);
+    let identity = format!("spiffe://{domain}/ns/default/dc/far/svc/{of}");
+    let identities = match &document["SpiffeID"] {
+        Value::Null => json!([identity, format!("spiffe://{domain}/gateway/mesh/dc/far")]),
+        given => given.clone(),
+    };
+    let instance = json!({
+        "Node": {"Node": node, "Address": "10.9.0.1"},
+        "Service": {
+            "Kind": "connect-proxy", "ID": id, "Service": format!("{of}-sidecar-proxy"),
+            "Port": 8443, "Proxy": {"DestinationServiceName": of},
+            "TaggedAddresses": {"wan": {"Address": address, "Port": port}},
+            "Connect": {"PeerMeta": {
+                "SNI": [format!("{of}.default.default.here.external.{domain}")],
+                "SpiffeID": identities, "Protocol": text("Protocol", "tcp"),
+            }},
+        },
+        "Checks": [{
+            "Node": node, "CheckID": format!("{id}:overall-check"), "Name": "overall-check",
+            "ServiceID": id, "Status": text("Status", "passing"),
+        }],
+    });
+    serde_json::from_value(instance).map_err(|error| refused("an import")(&error))
+}
+
+/// Writes a peering, the roots of the peer, and what is imported from it.
+fn put_peering(txn: &mut WriteTxn, peer: &Peer) -> Result<(), Refused> {
+    fn part<T: DeserializeOwned>(document: &Value) -> Result<T, Refused> {
+        serde_json::from_value(document.clone()).map_err(|error| refused("peer")(&error))
+    }
+    let peering: Peering = part(&peer.peering)?;
+    let imported = Tenancy::default().of_peer(&peering.name);
+    if let Some(document) = &peer.trust_bundle {
+        txn.put_trust_bundle(PeerTrustBundle {
+            peer_name: peering.name.clone(),
+            ..part(document)?
+        });
+    }
+    txn.put_peering(peering);
+    for (service, registrations) in &peer.imports {
+        let of = |document: &Value| {
+            Ok::<_, Refused>(CheckServiceNode {
+                node: Arc::new(part(&document["Node"])?),
+                service: Arc::new(part(&document["Service"])?),
+                checks: Vec::new(),
+            })
+        };
+        let instances: Vec<_> = registrations.iter().map(of).collect::<Result<_, _>>()?;
+        txn.in_tenancy(&imported, |txn| txn.put_imported(service, &instances))
+            .map_err(|error| refused("import")(&error))?;
+    }
+    Ok(())
 }
 
 /// Writes what a gateway `edge` of a cluster serves.

@@ -31,7 +31,7 @@ pub(super) async fn register(
     call.authorizer()?;
     let replace_checks = call.params.flag("replace-existing-checks")?;
     let definition: ServiceDefinition = call.decode()?;
-    acceptable(&definition, &call.config.datacenter)?;
+    acceptable(&definition)?;
     call.settle(&definition.partition, &definition.namespace)?;
     require_own_partition(&call.tenancy)?;
     let authorizer = call.authorizer()?;

@@ -5,6 +5,14 @@ use legate_store::{AWAY, Mirror, Range};
 
 use super::*;
 
+/// The mirror of a server that knows dc2.
+fn joined(store: &Store) -> Mirror {
+    let mirror = store.mirror();
+    mirror.set_datacenters(vec!["dc2".into()]);
+    mirror.set_joined();
+    mirror
+}
+
 /// Reads what another datacenter has, as if its server had answered.
 fn arrives(mirror: &Mirror, service: &str, instances: Vec<CheckServiceNode>) {
     let service = ServiceName::new(&Tenancy::default(), service);
@@ -88,7 +96,7 @@ fn is_pending(store: &Store) -> bool {
 #[test]
 fn instances_of_another_datacenter_are_called_at_their_wan_addresses() {
     let store = mesh();
-    let mirror = store.mirror();
+    let mirror = joined(&store);
     apply(&store, web_to("DC2", "none"));
     assert!(is_pending(&store));
     arrives(
@@ -111,7 +119,7 @@ fn instances_of_another_datacenter_are_called_at_their_wan_addresses() {
 #[test]
 fn subsets_are_filtered_here() {
     let store = mesh();
-    let mirror = store.mirror();
+    let mirror = joined(&store);
     apply(
         &store,
         entry(json!({
@@ -141,7 +149,7 @@ fn subsets_are_filtered_here() {
 #[test]
 fn gateways_of_the_mode_take_the_place_of_the_instances() {
     let store = mesh();
-    let mirror = store.mirror();
+    let mirror = joined(&store);
     let local = json!({
         "Kind": "mesh-gateway", "ID": "g", "Service": "gateway", "Address": "10.1.0.7",
         "Port": 8443, "TaggedAddresses": {"wan": {"Address": "198.51.100.7", "Port": 443}},
@@ -186,7 +194,7 @@ fn gateways_of_the_mode_take_the_place_of_the_instances() {
 #[test]
 fn a_datacenter_that_is_away_leaves_a_target_empty() {
     let store = mesh();
-    let mirror = store.mirror();
+    let mirror = joined(&store);
     apply(
         &store,
         entry(json!({
@@ -209,7 +217,7 @@ fn a_datacenter_that_is_away_leaves_a_target_empty() {
 #[test]
 fn a_prepared_query_fails_over_to_another_datacenter() {
     let store = mesh();
-    let mirror = store.mirror();
+    let mirror = joined(&store);
     mirror.set_datacenters(vec!["dc2".into()]);
     apply(&store, queries::web_with("q", json!({})));
     apply(
@@ -249,7 +257,7 @@ fn is_cut_off(mirror: &Mirror, datacenter: &str) {
 #[test]
 fn a_prepared_query_leaves_a_datacenter_that_is_cut_off_if_another_one_has_instances() {
     let store = mesh();
-    let mirror = store.mirror();
+    let mirror = joined(&store);
     mirror.set_datacenters(vec!["dc2".into(), "dc3".into()]);
     apply(&store, queries::web_with("q", json!({})));
     let failover = json!({"Datacenters": ["dc2", "dc3"]});
@@ -277,7 +285,7 @@ fn a_prepared_query_leaves_a_datacenter_that_is_cut_off_if_another_one_has_insta
 #[test]
 fn gateways_decide_for_a_datacenter_that_could_not_be_asked_yet() {
     let store = mesh();
-    let mirror = store.mirror();
+    let mirror = joined(&store);
     apply(&store, web_to("dc2", "remote"));
     let range = Range::instances("dc2", &"api".into());
     let away = || mirror.fail(&range, "away", tokio::time::Instant::now());
@@ -299,4 +307,52 @@ fn gateways_decide_for_a_datacenter_that_could_not_be_asked_yet() {
     );
     away();
     assert_eq!(endpoints(&store), at(false), "what it said last counts");
+}
+
+#[test]
+fn a_prepared_query_of_another_datacenter_is_executed_there() {
+    let store = mesh();
+    let mirror = joined(&store);
+    let service = json!({
+        "Kind": "connect-proxy", "ID": "web-proxy", "Service": "web-proxy", "Port": 20000,
+        "Proxy": {"DestinationServiceName": "web", "Upstreams": [{
+            "DestinationType": "prepared_query", "DestinationName": "Q", "LocalBindPort": 9000,
+            "Datacenter": "DC2",
+        }]},
+    });
+    apply(&store, register("n1", service, Vec::new()));
+    // One of this datacenter has nothing to do with it.
+    let own = json!({"Name": "Q", "Service": {"Service": "api"}});
+    apply(&store, queries::query("1", own));
+    assert!(is_pending(&store));
+    let range = Range::query("dc2", "default", "Q");
+    assert_ne!(range, Range::query("dc2", "default", "q"));
+    let target = || {
+        let snapshot = snapshot(&store).unwrap();
+        let chain = sidecar(&snapshot).upstreams[0].resolved.chain.clone();
+        let chain = chain.unwrap();
+        let target = chain.targets.values().next().unwrap();
+        (target.service.clone(), target.datacenter.clone())
+    };
+    let is = |service: &str, datacenter: &str| (service.to_owned(), datacenter.to_owned());
+    mirror.set(&range, Vec::new());
+    assert!(!is_pending(&store));
+    assert_eq!(endpoints(&store), []);
+    assert_eq!(target(), is("", "dc2"));
+    let db = |datacenter: &str| {
+        let mut one = there(&instance("db", "db-1", 20_001), CheckStatus::Passing);
+        let node = Arc::make_mut(&mut one.node);
+        datacenter.clone_into(&mut node.datacenter);
+        vec![one]
+    };
+    mirror.set(&range, db("dc2"));
+    assert_eq!(endpoints(&store), [("192.0.2.1".to_owned(), 20_001, true)]);
+    assert_eq!(target(), is("db", "dc2"));
+    // It may fail over, also to this datacenter.
+    mirror.set(&range, db("dc3"));
+    assert_eq!(endpoints(&store), [("192.0.2.1".to_owned(), 20_001, true)]);
+    assert_eq!(target(), is("db", "dc3"));
+    mirror.set(&range, db("dc1"));
+    assert_eq!(endpoints(&store), [("10.2.0.1".to_owned(), 20_001, true)]);
+    assert_eq!(target(), is("db", "dc1"));
 }

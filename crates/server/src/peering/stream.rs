@@ -1,0 +1,317 @@
+//! Drives an open stream of a peering: messages, imports, what is exported, time, and the end. Decides nothing that
+//! [`Session`] decides.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::future::{BoxFuture, OptionFuture};
+use futures_util::stream::BoxStream;
+use futures_util::{FutureExt, StreamExt};
+use legate_api::internal::peerstream::ReplicationMessage;
+use legate_model::{Peering, PeeringStream, STREAM_WRITTEN, TrustDomain};
+use legate_peering::import::Rules;
+use legate_peering::{End, Event, PendingImport, Refusal, Session};
+use legate_runtime::CancellationToken;
+use legate_store::{Unavailable, Watch, WriteTxn};
+use tokio::sync::mpsc;
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep, sleep_until, timeout};
+use tonic::Status;
+
+use super::imports::{Importer, NotStored, Stored};
+use super::removal::home;
+use super::{Peerings, WRITE, exports, new_stream};
+
+/// The time in which changes of what is exported are combined.
+const COALESCE: Duration = Duration::from_millis(20);
+/// The time for the other cluster to read that the peering has ended.
+const DRAIN: Duration = Duration::from_secs(10);
+
+/// The messages of the other cluster.
+pub(crate) type Incoming = BoxStream<'static, Result<ReplicationMessage, Status>>;
+
+/// An open stream.
+pub(crate) struct Stream {
+    peerings: Peerings,
+    session: Session,
+    row: PeeringStream,
+    /// Id of the peering.
+    id: String,
+    importer: Importer,
+    incoming: Incoming,
+    outgoing: mpsc::Sender<ReplicationMessage>,
+    opened: Instant,
+    /// What waits for the imports that are being stored.
+    waiting: VecDeque<PendingImport>,
+    importing: Option<BoxFuture<'static, Result<Stored, NotStored>>>,
+    /// Whether the session may have a message to send.
+    may_send: bool,
+    /// Whether the row differs from what is stored, in what readers wait for.
+    is_row_changed: bool,
+    watch: Option<Watch>,
+}
+
+impl Stream {
+    /// What a session needs to know: the trust domains of others, and how many instances of each service are imported.
+    pub(crate) fn inputs(
+        peerings: &Peerings,
+        peering: &Peering,
+    ) -> (Rules, BTreeMap<String, usize>) {
+        let state = peerings.store.state();
+        let home = home(peering);
+        let of_peer = state.read().within(home.of_peer(&peering.name));
+        let rules = rules(&state.read().within(home), peering);
+        (rules, of_peer.imported_instances())
+    }
+
+    /// Opens a stream: from now on it is the newest one of the peering.
+    ///
+    /// # Errors
+    /// If that cannot be stored.
+    pub(crate) async fn open(
+        peerings: Peerings,
+        peering: &Peering,
+        session: Session,
+        (incoming, outgoing): (Incoming, mpsc::Sender<ReplicationMessage>),
+    ) -> Result<Self, Unavailable> {
+        let row = new_stream(peering, &peerings.config, &peerings.clock);
+        let (first, home) = (row.clone(), home(peering));
+        let opened = peerings.store.write(move |txn: &mut WriteTxn| {
+            txn.in_tenancy(&home, |txn| txn.open_peering_stream(first.clone()));
+            Ok::<_, Unavailable>(())
+        });
+        opened.await?;
+        Ok(Self {
+            importer: Importer {
+                store: peerings.store.clone(),
+                id: peering.id.clone(),
+                stream: row.id.clone(),
+            },
+            id: peering.id.clone(),
+            peerings,
+            session,
+            row,
+            incoming,
+            outgoing,
+            opened: Instant::now(),
+            waiting: VecDeque::new(),
+            importing: None,
+            may_send: true,
+            is_row_changed: false,
+            watch: None,
+        })
+    }
+
+    /// Runs until the stream ends, or until `stop`. Returns how it ended, and how long it was open.
+    pub(crate) async fn run(mut self, stop: CancellationToken) -> (End, Duration) {
+        let end = match stop.run_until_cancelled(self.run_to_end()).await {
+            Some(end) => end,
+            None => {
+                self.session.fail(Refusal::no_longer_leader(""));
+                self.handle_events().unwrap_or(End::Deleted)
+            }
+        };
+        let was_open = self.opened.elapsed();
+        self.close(&end).await;
+        (end, was_open)
+    }
+
+    async fn run_to_end(&mut self) -> End {
+        let mut write = interval(STREAM_WRITTEN);
+        write.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        self.export();
+        loop {
+            if let Some(end) = self.handle_events() {
+                return end;
+            }
+            self.start_import();
+            if std::mem::take(&mut self.is_row_changed) {
+                self.write_row().await;
+                continue;
+            }
+            let due = self.opened + self.session.next_tick();
+            let changed = OptionFuture::from(self.watch.as_mut().map(Watch::changed));
+            let imported = OptionFuture::from(self.importing.as_mut());
+            tokio::select! {
+                message = self.incoming.next(), if self.session.wants_messages() => {
+                    let now = self.opened.elapsed();
+                    match message {
+                        Some(Ok(message)) => {
+                            self.row.last_receive = Some(self.peerings.clock.now());
+                            self.session.receive(message, now);
+                        }
+                        Some(Err(status)) => self.session.lost(Some(status.message())),
+                        None => self.session.lost(None),
+                    }
+                    self.may_send = true;
+                }
+                permit = self.outgoing.clone().reserve_owned(), if self.may_send => match permit {
+                    Ok(permit) => match self.session.next_message() {
+                        Some(message) => {
+                            permit.send(message);
+                        }
+                        None => self.may_send = false,
+                    },
+                    Err(_) => self.session.lost(None),
+                },
+                Some(stored) = imported => {
+                    self.importing = None;
+                    self.may_send = true;
+                    match stored {
+                        Ok(stored) => for (id, result) in stored {
+                            self.session.imported(id, result);
+                        },
+                        Err(error) => self.session.fail(super::refusal(error.to_string())),
+                    }
+                }
+                Some(()) = changed => {
+                    sleep(COALESCE).await;
+                    self.export();
+                }
+                () = sleep_until(due) => {
+                    self.session.tick(self.opened.elapsed());
+                    self.may_send = true;
+                }
+                _ = write.tick() => self.is_row_changed = true,
+            }
+        }
+    }
+
+    /// Handles what has happened. Returns how the stream ends.
+    fn handle_events(&mut self) -> Option<End> {
+        let mut end = None;
+        while let Some(event) = self.session.next_event() {
+            let now = self.peerings.clock.now();
+            let row = &mut self.row;
+            // Times alone are written with the next regular write.
+            match event {
+                Event::Import(pending) => self.waiting.push_back(pending),
+                Event::Imported(names) => {
+                    self.is_row_changed |= names != row.imported;
+                    row.imported = names;
+                }
+                Event::Exported(names) => {
+                    self.is_row_changed |= *names != *row.exported;
+                    row.exported = names.to_vec();
+                }
+                Event::Heartbeat => row.last_heartbeat = Some(now),
+                Event::Sent => row.last_send = Some(now),
+                Event::Received(Err(reason)) => {
+                    tracing::warn!(peer = row.peer, reason, "refused what a peer has sent");
+                    row.error = format!("what the other cluster sent was refused: {reason}");
+                }
+                Event::Nacked(reason) => {
+                    tracing::warn!(peer = row.peer, reason, "a peer refused what was sent");
+                    row.error = reason;
+                }
+                Event::Received(Ok(())) | Event::Acked => {}
+                Event::End(ended) => end = Some(ended),
+            }
+        }
+        end
+    }
+
+    fn start_import(&mut self) {
+        if self.importing.is_none() && !self.waiting.is_empty() {
+            let importer = self.importer.clone();
+            let pending = self.waiting.drain(..).collect();
+            self.importing = Some(async move { importer.store(pending).await }.boxed());
+        }
+    }
+
+    /// Compares the state with what is to be exported, and whether the stream is still wanted.
+    fn export(&mut self) {
+        let state = self.peerings.store.state();
+        let txn = state.read();
+        let peering = txn.peering_by_id(&self.id);
+        self.may_send = true;
+        match peering.filter(|peering| peering.deleted_at.is_none()) {
+            None => self.session.delete(),
+            Some(peering) => {
+                let config = &self.peerings.config;
+                let (exports, rules, is_newest) = txn.in_tenancy(&home(&peering), |txn| {
+                    let row = txn.peering_stream(&peering.name);
+                    let is_newest = row.is_some_and(|row| row.id == self.row.id);
+                    (
+                        exports::exports(txn, &peering, config),
+                        rules(txn, &peering),
+                        is_newest,
+                    )
+                });
+                if is_newest {
+                    self.session.set_rules(rules);
+                    self.session.set_exports(Arc::new(exports));
+                } else {
+                    let refusal =
+                        super::refusal("another stream of the peering has replaced this one");
+                    self.session.fail(refusal);
+                }
+            }
+        }
+        self.watch = Some(self.peerings.store.watch(&txn.into_reads()));
+    }
+
+    async fn write_row(&mut self) {
+        let mut row = self.row.clone();
+        row.written_at = Some(self.peerings.clock.now());
+        let id = self.id.clone();
+        let write = self.peerings.store.write(move |txn: &mut WriteTxn| {
+            let peering = txn.read().peering_by_id(&id);
+            if let Some(peering) = peering {
+                txn.in_tenancy(&home(&peering), |txn| txn.put_peering_stream(row.clone()));
+            }
+            Ok::<_, Unavailable>(())
+        });
+        // It is repeated with the next regular write.
+        match timeout(WRITE, write).await {
+            Ok(Ok(_)) => {}
+            Ok(Err(error)) => tracing::debug!(%error, "the status of a stream is not stored"),
+            Err(_) => tracing::debug!("the status of a stream is not stored in time"),
+        }
+    }
+
+    /// Stores how the stream ended, and lets the other cluster read the last message.
+    async fn close(mut self, end: &End) {
+        self.row.is_connected = false;
+        match end {
+            End::Deleted => {}
+            End::Terminated => {
+                let id = self.id.clone();
+                let terminate = self.peerings.store.write(move |txn: &mut WriteTxn| {
+                    txn.terminate_peering(&id);
+                    Ok::<_, Unavailable>(())
+                });
+                if !matches!(timeout(WRITE, terminate).await, Ok(Ok(_))) {
+                    tracing::warn!(
+                        peer = self.row.peer,
+                        "that a peer has deleted the peering is not stored"
+                    );
+                }
+            }
+            End::Failed(refusal) => self.row.error.clone_from(&refusal.message),
+        }
+        self.write_row().await;
+        if !matches!(end, End::Failed(_)) {
+            drop(self.outgoing);
+            let rest = async { while let Some(Ok(_)) = self.incoming.next().await {} };
+            // The other cluster may not end its side.
+            let _ = timeout(DRAIN, rest).await;
+        }
+    }
+}
+
+/// What the trust domain of a peer must not be: that of this cluster, or of another peer.
+fn rules(txn: &legate_store::ReadTxn<'_>, peering: &Peering) -> Rules {
+    let others = txn.trust_bundles();
+    let others = others
+        .iter()
+        .filter(|bundle| bundle.peer_name != peering.name);
+    let domain = |bundle: &Arc<legate_model::PeerTrustBundle>| {
+        let domain = bundle.trust_domain.parse().ok()?;
+        Some((domain, bundle.peer_name.clone()))
+    };
+    Rules {
+        own: super::trust_domain(txn).unwrap_or_else(|| TrustDomain::of_cluster("")),
+        others: others.filter_map(domain).collect(),
+    }
+}
