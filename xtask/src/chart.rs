@@ -31,7 +31,7 @@ const GATEWAYS: &str = "global.federation.primaryGateways={a:443}";
 const REPLICATION: &str = "global.acls.replicationToken.secretName=token";
 
 /// Refused values: the arguments of `--set`, and a part of the error.
-const REFUSED: [(&[&str], &str); 57] = [
+const REFUSED: [(&[&str], &str); 56] = [
     (
         &["syncCatalog.enabled=true"],
         "additional properties 'syncCatalog' not allowed",
@@ -43,16 +43,6 @@ const REFUSED: [(&[&str], &str); 57] = [
     (
         &[PEERED[0], PEERED[1], "global.tls.enabled=false"],
         "global.peering.enabled needs global.tls.enabled",
-    ),
-    (
-        &[
-            PEERED[0],
-            PEERED[1],
-            "connectInject.enabled=false",
-            "global.tls.caCert.secretName=ca",
-            "server.serverCert.secretName=cert",
-        ],
-        "global.peering.enabled needs the operator",
     ),
     (
         &[

@@ -72,9 +72,6 @@
 {{- if not $v.meshGateway.enabled -}}
 {{- fail "global.peering.enabled needs meshGateway.enabled: services of other clusters are called through mesh gateways" -}}
 {{- end -}}
-{{- if not (include "legate.operator" .) -}}
-{{- fail "global.peering.enabled needs the operator: set connectInject.enabled" -}}
-{{- end -}}
 {{- if and (has "*" $peering.k8sAllowNamespaces) (gt (len $peering.k8sAllowNamespaces) 1) -}}
 {{- fail "global.peering.k8sAllowNamespaces has * and other namespaces: leave one of them out" -}}
 {{- end -}}
