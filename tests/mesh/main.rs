@@ -23,6 +23,7 @@ mod login;
 mod mesh_gateway;
 mod metrics;
 mod outage;
+mod peering;
 mod permissive;
 mod picks;
 mod prepared_queries;
