@@ -66,6 +66,15 @@ impl Datacenter {
         all.collect()
     }
 
+    /// The state of a peering.
+    async fn state(&self, name: &str) -> Value {
+        let http = self.server.http_addr().unwrap();
+        let path = format!("/v1/peering/{name}");
+        let (_, body) = client::get(http, &path).await.unwrap();
+        let peering: Value = serde_json::from_str(&body).unwrap();
+        peering["State"].clone()
+    }
+
     async fn stop(self) {
         self.lead.token().cancel();
         self.scope.stop(STOP).await.unwrap();
@@ -176,6 +185,12 @@ async fn two_clusters_are_peered_by_their_objects_and_parted_with_them() {
     until_synced(&kubernetes, "PeeringDialer", "west", "east").await;
     failing(&west.registry, "PeeringDialer", 0);
     assert_eq!(west.peerings().await, [("east".to_owned(), true)]);
+
+    for (datacenter, name) in [(&east, "west"), (&west, "east")] {
+        let state = || datacenter.state(name);
+        let active = |state: &Value| *state == "ACTIVE";
+        eventually("the clusters are connected", state, active).await;
+    }
 
     // A new operator does nothing again.
     let version = secret["metadata"]["resourceVersion"].clone();
