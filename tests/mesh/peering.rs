@@ -140,6 +140,7 @@ async fn rotate(mesh: &Mesh, proxies: &[&Sidecar]) {
 /// The protocol with which `api` is exported: it decides who terminates TLS at the gateway.
 async fn called_across(protocol: &str) {
     let mut peers = Peers::start().await;
+    let far = peers.far.add(&FAR).await;
     let defaults = json!({"Kind": "service-defaults", "Name": "api", "Protocol": protocol});
     peers.far.entry(defaults).await;
     peers.export(&["api"]).await;
@@ -152,7 +153,6 @@ async fn called_across(protocol: &str) {
         .near
         .add_gateway("mesh-gateway", "near-gateway", json!({}))
         .await;
-    let far = peers.far.add(&FAR).await;
     peers.near.register(&WEB).await;
     peers.call_in("remote").await;
     let web = peers.near.join(&WEB).await;
@@ -161,13 +161,20 @@ async fn called_across(protocol: &str) {
     peers.answers(200, "far").await;
 
     let load = Load::start(peers.near.upstream("web", 0));
-    rotate(&peers.far, &[&far, &far_gateway]).await;
-    rotate(&peers.near, &[&web, &near_gateway]).await;
+    rotate(&peers.far, &[&far]).await;
+    rotate(&peers.near, &[&web]).await;
     // The servers of a side restart: its proxies and the other side go on.
     peers.far.stop_server().await;
     state(&peers.near, "far", "FAILING").await;
     peers.far.start_server().await;
     state(&peers.near, "far", "ACTIVE").await;
+    let before = load.seen().of(FAR.instance);
+    eventually(
+        "requests go on",
+        || async { load.seen() },
+        |seen| seen.of(FAR.instance) > before + 200,
+    )
+    .await;
     let seen = load.finish().await;
     let none: Vec<String> = Vec::new();
     assert_eq!(seen.failures, none, "answers: {:?}", seen.answers);

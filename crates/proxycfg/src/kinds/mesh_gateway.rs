@@ -30,8 +30,8 @@ values! {
         pub servers: Arc<Option<Servers>>,
         /// The services that peers reach.
         pub exports: Arc<PeerExports>,
-        /// The gateways' own certificate and key, if they terminate connections of peers. Until it is issued, and while
-        /// there are none, it is absent.
+        /// The gateways' own certificate and key, if they terminate connections of peers. While there are none, and until it
+        /// is issued for the first ones, it is absent.
         pub leaf: Option<Arc<Leaf>>,
         /// The connections that it passes on between this cluster and its peers.
         pub peers: Arc<PeerRoutes>,
@@ -80,9 +80,12 @@ pub(super) struct Parts {
     /// Those of the last snapshot.
     last_exports: Arc<PeerExports>,
     peers: Kept<Arc<PeerRoutes>>,
+    /// Whether there was a snapshot.
+    has_started: bool,
 }
 
-/// The values of a mesh gateway.
+/// The values of a mesh gateway, `None` while the certificate of the first snapshot is missing: a server that has just
+/// started must not take services of peers from a gateway that serves them.
 pub(super) fn snapshot(read: &mut Reading<'_, '_>, parts: &mut Parts) -> Option<MeshGateway> {
     let gateway = &read.proxy.instance.service;
     let names = read.kept(&mut parts.names, gateways::mesh_names);
@@ -102,10 +105,15 @@ pub(super) fn snapshot(read: &mut Reading<'_, '_>, parts: &mut Parts) -> Option<
     let leaf = match terminates {
         true => {
             let partition = &read.txn.tenancy().partition;
-            read.leaves.current(&LeafId::of_mesh_gateway(partition))
+            let leaf = read.leaves.current(&LeafId::of_mesh_gateway(partition));
+            if leaf.is_none() && !parts.has_started {
+                return None;
+            }
+            leaf
         }
         false => None,
     };
+    parts.has_started = true;
     Some(MeshGateway {
         exports,
         leaf,
