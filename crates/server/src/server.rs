@@ -234,33 +234,12 @@ impl Server {
             &config.grpc_tls_policy,
         )
         .await?;
+        let https = tls(listening.https, &config.https_files, &config.https_policy).await?;
         let tls_for_peers = match &grpc_tls {
             Some(_) if config.connect => Some(self.tls(&None, handles, &mut certificates).await?),
             _ => None,
         };
-        let mut tls = async |listeners: Vec<TcpListener>, files, policy| {
-            if listeners.is_empty() {
-                return Ok(None);
-            }
-            let tls = self.tls(files, handles, &mut certificates).await?;
-            let tls = certificate::with_policy(&tls, policy)?;
-            Ok::<_, StartError>(Some((listeners, tls)))
-        };
-        let https = tls(listening.https, &config.https_files, &config.https_policy).await?;
-        if self.config.acl.enabled {
-            let only_local = self.config.primary().is_some();
-            let clock = handles.clock.clone();
-            let sweep = acl::sweep(self.store.clone(), clock, only_local, stop.clone());
-            self.scope.spawn("expired tokens", sweep);
-        }
-        let overdue = sessions::end_overdue(self.store.clone(), stop.clone());
-        self.scope.spawn("expired sessions", overdue);
-        let deleted = tenants::remove_deleted(self.store.clone(), stop.clone());
-        self.scope.spawn("deleted tenants", deleted);
-        handles.peerings.run(&stop);
-        let reports =
-            gateway_reports::note(self.store.clone(), handles.proxies.clone(), stop.clone());
-        self.scope.spawn("reports of gateways", reports);
+        self.maintain(handles, &stop);
         self.follow_primary(handles)?;
         self.federate(handles, &stop);
         let listeners = http::Listeners {
@@ -299,6 +278,24 @@ impl Server {
             self.scope.spawn("DNS", api);
         }
         Ok(())
+    }
+
+    /// Starts the tasks that remove what has expired or was deleted, keep the streams of peerings, and note reports.
+    fn maintain(&self, handles: &Handles, stop: &CancellationToken) {
+        if self.config.acl.enabled {
+            let only_local = self.config.primary().is_some();
+            let clock = handles.clock.clone();
+            let sweep = acl::sweep(self.store.clone(), clock, only_local, stop.clone());
+            self.scope.spawn("expired tokens", sweep);
+        }
+        let overdue = sessions::end_overdue(self.store.clone(), stop.clone());
+        self.scope.spawn("expired sessions", overdue);
+        let deleted = tenants::remove_deleted(self.store.clone(), stop.clone());
+        self.scope.spawn("deleted tenants", deleted);
+        handles.peerings.run(stop);
+        let reports =
+            gateway_reports::note(self.store.clone(), handles.proxies.clone(), stop.clone());
+        self.scope.spawn("reports of gateways", reports);
     }
 
     /// Starts what makes this datacenter one of several: it says what its mesh gateways are, and finds its servers, and the

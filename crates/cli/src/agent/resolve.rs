@@ -96,11 +96,7 @@ pub(super) fn resolve(sources: Sources, dev: bool) -> anyhow::Result<Resolved> {
             .as_ref()
             .and_then(|connect| connect.enabled)
             != Some(false),
-        peering: settings
-            .peering
-            .as_ref()
-            .and_then(|peering| peering.enabled)
-            != Some(false),
+        peering: settings.peering.as_ref().and_then(|one| one.enabled) != Some(false),
         connections: connections(
             settings
                 .limits

@@ -59,8 +59,11 @@ fn import(store: &Store, service: &str, instances: &[CheckServiceNode]) {
     imported.expect("it is imported");
 }
 
-/// Node, id, and the statuses of the checks of each instance of the peer.
-fn stored(store: &Store, service: &str) -> Vec<(String, String, Vec<(String, CheckStatus)>)> {
+/// Node, id, and the statuses of the checks of an instance.
+type Found = (String, String, Vec<(String, CheckStatus)>);
+
+/// All instances of the peer.
+fn stored(store: &Store, service: &str) -> Vec<Found> {
     let state = store.state();
     let all = state.read().within(east()).service(service);
     let checks = |one: &CheckServiceNode| {
