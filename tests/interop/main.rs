@@ -20,6 +20,7 @@ mod consul_dataplane;
 mod consul_server;
 mod credentials;
 mod dns;
+mod peering;
 mod recorded;
 mod replacement;
 mod resources;

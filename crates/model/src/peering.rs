@@ -113,7 +113,7 @@ impl Peering {
         }
     }
 
-    /// The state, as Consul shows it, and the reason in words if it is not active.
+    /// The state, as Consul shows it, and the reason in words: why it is not active or, if it is, what was refused last.
     pub fn shown_state(
         &self,
         stream: Option<&PeeringStream>,
@@ -128,8 +128,9 @@ impl Peering {
                 "the other cluster has deleted it: delete it here, too".into()
             }
             _ => match stream {
+                // Something may have been refused since it was opened.
                 Some(stream) if stream.is_connected_at(now) => {
-                    return (PeeringState::Active, String::new());
+                    return (PeeringState::Active, stream.error.clone());
                 }
                 Some(stream) => return (stream.state_without(state), stream.reason_without()),
                 None if self.dials() && self.active_secret.is_empty() => {
@@ -183,11 +184,15 @@ pub struct PeeringStream {
 impl PeeringStream {
     /// Whether it is open: its server has said so less than [`STREAM_COUNTS`] ago.
     pub fn is_connected_at(&self, now: SystemTime) -> bool {
-        let age = |written| now.duration_since(written).unwrap_or_default();
+        // The clocks of servers may differ.
+        let distance = |written: SystemTime| match now.duration_since(written) {
+            Ok(age) => age,
+            Err(error) => error.duration(),
+        };
         self.is_connected
             && self
                 .written_at
-                .is_some_and(|written| age(written) < STREAM_COUNTS)
+                .is_some_and(|written| distance(written) < STREAM_COUNTS)
     }
 
     /// The state of its peering while it is not open.
@@ -244,6 +249,33 @@ pub struct PeeringRemote {
     /// Region and zone.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub locality: Option<Locality>,
+}
+
+/// The maximum length of each text in a location, in bytes.
+const MAX_LOCATION: usize = 128;
+
+impl PeeringRemote {
+    /// # Errors
+    ///
+    /// [`Invalid`] names the first field that cannot be accepted.
+    pub fn validate(&self) -> Result<(), Invalid> {
+        let empty = String::new();
+        let locality = self.locality.as_ref();
+        let (region, zone) = locality.map_or((&empty, &empty), |one| (&one.region, &one.zone));
+        for (field, text) in [
+            ("Remote.Partition", &self.partition),
+            ("Remote.Datacenter", &self.datacenter),
+            ("Remote.Locality.Region", region),
+            ("Remote.Locality.Zone", zone),
+        ] {
+            if text.len() > MAX_LOCATION || text.chars().any(char::is_control) {
+                let reason =
+                    format!("it must have at most {MAX_LOCATION} bytes and no control characters");
+                return Err(Invalid::new(field, reason));
+            }
+        }
+        Ok(())
+    }
 }
 
 /// Body of `POST /v1/peering/token`.

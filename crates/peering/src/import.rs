@@ -25,6 +25,8 @@ use crate::resource::ResourceType;
 
 /// The largest number of services that a peer may export.
 pub const SERVICES: usize = 10_000;
+/// The largest size of the names of all services that a peer exports, in bytes. They are stored in one row.
+pub const SERVICES_BYTES: usize = 384 * 1024;
 /// The largest number of instances of a service.
 pub const INSTANCES: usize = 4_096;
 /// The largest number of instances of all services of a peer, in both forms.
@@ -178,6 +180,8 @@ pub fn service(
 pub fn service_list(message: ExportedServiceList) -> Result<Vec<String>, Invalid> {
     let mut names = message.services;
     at_most("Services", "services", names.len(), SERVICES)?;
+    let bytes = names.iter().map(String::len).sum();
+    at_most("Services", "bytes of names", bytes, SERVICES_BYTES)?;
     for (i, name) in names.iter().enumerate() {
         let named = validate_service_name(name);
         named.map_err(|error| Invalid::new(format!("Services[{i}]"), error.to_string()))?;

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use legate_model::{CheckServiceNode, HealthCheck, Node, ServiceInstance, Tenancy};
 
-use crate::key::fold;
+use crate::key::{Key, Table, fold};
 use crate::read::ReadTxn;
 use crate::registration::Registration;
 use crate::rejected::Rejected;
@@ -17,6 +17,21 @@ use crate::rows::InstanceRow;
 use crate::write::WriteTxn;
 
 impl ReadTxn<'_> {
+    /// How many instances of a service are imported into the current tenancy.
+    pub fn count_of_imported(&self, service: &str) -> usize {
+        let of_service = self.key(Table::InstancesByService, &[service]);
+        self.state.found_below(&of_service).count()
+    }
+
+    /// Whether an instance is on a node, in any namespace.
+    fn is_node_used(&self, node: &str) -> bool {
+        let is_used = |tenancy: &Tenancy| {
+            let on_node = Key::new(Table::Instances, tenancy, &[node]);
+            self.state.below(&on_node).next().is_some()
+        };
+        self.tenancies_here().iter().any(is_used)
+    }
+
     /// How many instances of each service are imported into the current tenancy, by name in lower case.
     pub fn imported_instances(&self) -> BTreeMap<String, usize> {
         let rows: Vec<Arc<InstanceRow>> = self.scan(&[]);
@@ -66,7 +81,7 @@ impl WriteTxn {
         Ok(())
     }
 
-    /// Removes the stored instances of a service and their checks that are not among these: at most `limit` of them.
+    /// Removes the stored instances of a service and their checks that are not among these: about `limit` rows at most.
     /// Returns whether nothing is left to remove.
     pub fn trim_imported(
         &mut self,
@@ -76,17 +91,19 @@ impl WriteTxn {
     ) -> bool {
         debug_assert!(!self.tenancy.peer.is_empty(), "imports have a peer");
         let kept = Kept::of(instances);
-        let mut left = limit;
+        let (mut left, mut nodes) = (limit, BTreeSet::new());
+        let mut is_done = true;
         for stored in self.read().service(service) {
             let id = id(&stored);
             let node = &stored.node.node;
             let Some(checks) = kept.instances.get(&id) else {
                 if left == 0 {
-                    return false;
+                    is_done = false;
+                    break;
                 }
-                left -= 1;
+                left = left.saturating_sub(1 + stored.checks.len());
                 self.remove_instance(node, &stored.service.id);
-                self.remove_if_empty(node);
+                nodes.insert(node.clone());
                 continue;
             };
             for check in &stored.checks {
@@ -99,28 +116,23 @@ impl WriteTxn {
                     continue;
                 }
                 if left == 0 {
-                    return false;
+                    is_done = false;
+                    break;
                 }
                 left -= 1;
                 self.remove_check(node, &check.check_id);
             }
         }
-        true
-    }
-
-    /// Removes a node on which nothing is left in any namespace.
-    fn remove_if_empty(&mut self, node: &str) {
-        let read = self.read();
-        let is_used =
-            |tenancy: &Tenancy| read.in_tenancy(tenancy, |txn| !txn.instances_on(node).is_empty());
-        if !read.tenancies_here().iter().any(is_used) {
-            drop(read);
-            self.remove_node(node);
+        for node in nodes {
+            if !self.read().is_node_used(&node) {
+                self.remove_node(&node);
+            }
         }
+        is_done
     }
 
-    /// Removes the instances of all imported services but these, by name without regard to case: at most `limit` of them.
-    /// Returns whether nothing is left to remove.
+    /// Removes the instances of all imported services but these, by name without regard to case: about `limit` rows at
+    /// most. Returns whether nothing is left to remove.
     pub fn keep_imported(&mut self, names: &BTreeSet<String>, limit: usize) -> bool {
         let stored = self.read().imported_instances();
         let mut left = limit;
@@ -128,10 +140,11 @@ impl WriteTxn {
             if names.contains(&name) {
                 continue;
             }
-            if !self.trim_imported(&name, &[], left) {
+            if left == 0 || !self.trim_imported(&name, &[], left) {
                 return false;
             }
-            left = left.saturating_sub(count);
+            // Each has at least a check, as exporters send it.
+            left = left.saturating_sub(2 * count);
         }
         true
     }

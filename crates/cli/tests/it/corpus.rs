@@ -143,7 +143,7 @@ const REFUSED: &[(&str, &str)] = &[
     ),
     (
         r#"service { name = "web" port = 80 connect { sidecar_service { proxy { upstreams = [
-             { destination_name = "db" destination_peer = "east" local_bind_port = 1 }] } } } }"#,
+             { destination_name = "db" destination_peer = "east" datacenter = "dc2" local_bind_port = 1 }] } } } }"#,
         "DestinationPeer",
     ),
     (

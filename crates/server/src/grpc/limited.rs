@@ -13,7 +13,8 @@ use super::connection::Caller;
 use crate::rates::{Rates, TOO_MANY};
 
 /// The calls that count as writes.
-const WRITES: [&str; 4] = [
+const WRITES: [&str; 5] = [
+    "/hashicorp.consul.internal.peerstream.PeerStreamService/StreamResources",
     "/hashicorp.consul.internal.peerstream.PeerStreamService/ExchangeSecret",
     "/hashicorp.consul.acl.ACLService/Login",
     "/hashicorp.consul.acl.ACLService/Logout",

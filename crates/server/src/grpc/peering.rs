@@ -137,6 +137,9 @@ impl Service {
                 zone: locality.zone,
             }),
         };
+        if let Err(error) = remote.validate() {
+            return Err(Status::invalid_argument(error.to_string()));
+        }
         let id = peering.id.clone();
         let failed = |error: String| {
             let action = format!("persist peering: {error}");

@@ -35,7 +35,7 @@ struct Shown<'p> {
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     meta: &'p BTreeMap<String, String>,
     state: PeeringState,
-    /// Why it is not active. Not in Consul's API.
+    /// Why it is not active, or what was refused last. Not in Consul's API.
     #[serde(skip_serializing_if = "String::is_empty")]
     state_reason: String,
     #[serde(rename = "PeerID", skip_serializing_if = "str::is_empty")]

@@ -3,9 +3,11 @@
 use std::collections::HashMap;
 use std::convert::Infallible;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use futures_util::StreamExt;
+use futures_util::future::join_all;
 use legate_api::internal::common::Locality;
 use legate_api::internal::peering::RemoteInfo;
 use legate_api::internal::peerstream::peer_stream_service_client::PeerStreamServiceClient;
@@ -14,7 +16,7 @@ use legate_peering::{AddressRing, End, Refusal, Retry, RetryReason, Session, ope
 use legate_runtime::{CancellationToken, Scope};
 use legate_store::{Unavailable, WriteTxn};
 use tokio::sync::mpsc;
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, timeout};
 use tokio_stream::wrappers::ReceiverStream;
 
 use super::removal::home;
@@ -29,7 +31,18 @@ pub(crate) const LARGEST: usize = 8 * 1024 * 1024;
 /// The number of messages between a stream and its connection.
 pub(crate) const QUEUE: usize = 16;
 /// The time in which a stream's tasks end.
-const END: Duration = Duration::from_secs(1);
+const END: Duration = Duration::from_secs(2);
+/// The time in which a stream says to the other cluster that the peering was deleted.
+const FAREWELL: Duration = Duration::from_secs(20);
+
+/// The task that keeps the stream of a peering.
+struct Dialing {
+    scope: Scope,
+    /// Set when the task has ended by itself.
+    has_ended: Arc<AtomicBool>,
+    /// When the peering was found gone. The stream then says so to the other cluster.
+    gone_since: Option<Instant>,
+}
 
 /// Dials until `stop`.
 ///
@@ -39,7 +52,7 @@ pub(super) async fn dial_all(
     peerings: Peerings,
     stop: CancellationToken,
 ) -> Result<(), Infallible> {
-    let mut dialing = HashMap::new();
+    let mut dialing = HashMap::<String, Dialing>::new();
     let keep = async {
         loop {
             let leads = peerings.store.leadership().is_held();
@@ -47,28 +60,46 @@ pub(super) async fn dial_all(
                 true => wanted(&peerings),
                 false => HashMap::new(),
             };
-            let gone = dialing
-                .extract_if(|id: &String, _: &mut Scope| !wanted.contains_key(id))
-                .collect::<Vec<_>>();
-            for (_, scope) in gone {
-                end(scope).await;
-            }
+            let now = Instant::now();
+            let is_over = |id: &String, one: &mut Dialing| {
+                if wanted.contains_key(id) {
+                    one.gone_since = None;
+                    return one.has_ended.load(Ordering::Acquire);
+                }
+                let since = *one.gone_since.get_or_insert(now);
+                !leads
+                    || one.has_ended.load(Ordering::Acquire)
+                    || now.duration_since(since) > FAREWELL
+            };
+            let over: Vec<_> = dialing.extract_if(is_over).collect();
+            join_all(over.into_iter().map(|(_, one)| end(one.scope))).await;
             for (id, name) in wanted {
-                dialing.entry(id.clone()).or_insert_with(|| {
-                    let scope = peerings.spawner.child("stream to a peer");
-                    let task = keep_stream(peerings.clone(), id, scope.token());
-                    scope.spawn(name, task);
-                    scope
-                });
+                dialing
+                    .entry(id.clone())
+                    .or_insert_with(|| start(&peerings, id, name));
             }
             sleep(ROUND).await;
         }
     };
     let _: Option<()> = stop.run_until_cancelled(keep).await;
-    for (_, scope) in dialing {
-        end(scope).await;
-    }
+    join_all(dialing.into_values().map(|one| end(one.scope))).await;
     Ok(())
+}
+
+fn start(peerings: &Peerings, id: String, name: String) -> Dialing {
+    let scope = peerings.spawner.child("stream to a peer");
+    let has_ended = Arc::new(AtomicBool::new(false));
+    let (peerings, ended, stop) = (peerings.clone(), Arc::clone(&has_ended), scope.token());
+    scope.spawn(name, async move {
+        keep_stream(peerings, id, stop).await;
+        ended.store(true, Ordering::Release);
+        Ok::<_, Infallible>(())
+    });
+    Dialing {
+        scope,
+        has_ended,
+        gone_since: None,
+    }
 }
 
 async fn end(scope: Scope) {
@@ -93,60 +124,54 @@ fn wanted(peerings: &Peerings) -> HashMap<String, String> {
 }
 
 /// Keeps the stream of a peering open until the peering ends, or until `stop`.
-async fn keep_stream(
-    peerings: Peerings,
-    id: String,
-    stop: CancellationToken,
-) -> Result<(), Infallible> {
+async fn keep_stream(peerings: Peerings, id: String, stop: CancellationToken) {
     let mut ring = AddressRing::default();
     let mut retry = Retry::default();
-    let keep = async {
-        loop {
-            let (peering, mut watch) = {
-                let state = peerings.store.state();
-                let txn = state.read();
-                let peering = txn.peering_by_id(&id);
-                if let Some(peering) = &peering {
-                    let gateways = match addresses::through_gateways(&txn) {
-                        true => addresses::own_gateways(&txn),
-                        false => Vec::new(),
-                    };
-                    ring.replace(AddressRing::new(&gateways, peering.addresses(), &[]));
-                }
-                (peering, peerings.store.watch(&txn.into_reads()))
-            };
-            let Some(peering) = peering.filter(|one| !one.active_secret.is_empty()) else {
-                return;
-            };
-            let address = ring.next_address().map(str::to_owned);
-            let (end, connected) = match &address {
-                Some(address) => dial_once(&peerings, &peering, address, &stop).await,
-                None => (
-                    failed("there is no address of a server of the other cluster"),
-                    Duration::ZERO,
-                ),
-            };
-            let End::Failed(refusal) = end else {
-                return;
-            };
-            let reason = RetryReason::of_code(refusal.code);
-            let delay = retry.failed(reason, connected, rand::random());
-            tracing::debug!(
-                peer = peering.name,
-                ?address,
-                reason = refusal.message,
-                ?delay,
-                "no stream to a peer"
-            );
-            // The peering may have been established again, or have new addresses: its own rows do not count.
-            tokio::select! {
-                () = sleep(delay) => {}
-                () = watch.changed() => sleep(delay.min(ROUND)).await,
+    // A stream that is open ends by itself when `stop` is cancelled, and stores that.
+    while !stop.is_cancelled() {
+        let (peering, mut watch) = {
+            let state = peerings.store.state();
+            let txn = state.read();
+            let peering = txn.peering_by_id(&id);
+            if let Some(peering) = &peering {
+                let gateways = match addresses::through_gateways(&txn) {
+                    true => addresses::own_gateways(&txn),
+                    false => Vec::new(),
+                };
+                ring.replace(AddressRing::new(&gateways, peering.addresses(), &[]));
             }
+            (peering, peerings.store.watch(&txn.into_reads()))
+        };
+        let Some(peering) = peering.filter(|one| !one.active_secret.is_empty()) else {
+            return;
+        };
+        let address = ring.next_address().map(str::to_owned);
+        let (end, connected) = match &address {
+            Some(address) => dial_once(&peerings, &peering, address, &stop).await,
+            None => (
+                failed("there is no address of a server of the other cluster"),
+                Duration::ZERO,
+            ),
+        };
+        let End::Failed(refusal) = end else {
+            return;
+        };
+        let reason = RetryReason::of_code(refusal.code);
+        let delay = retry.failed(reason, connected, rand::random());
+        tracing::debug!(
+            peer = peering.name,
+            ?address,
+            reason = refusal.message,
+            ?delay,
+            "no stream to a peer"
+        );
+        // The peering may have been established again, or have new addresses: its own rows do not count.
+        tokio::select! {
+            () = sleep(delay) => {}
+            () = watch.changed() => sleep(delay.min(ROUND)).await,
+            () = stop.cancelled() => {}
         }
-    };
-    stop.run_until_cancelled(keep).await;
-    Ok(())
+    }
 }
 
 fn failed(reason: impl Into<String>) -> End {
@@ -161,7 +186,11 @@ async fn dial_once(
     stop: &CancellationToken,
 ) -> (End, Duration) {
     let tasks = peerings.spawner.child("connection to a peer");
-    let ended = match open(peerings, peering, address, &tasks).await {
+    let opened = stop
+        .run_until_cancelled(open(peerings, peering, address, &tasks))
+        .await;
+    let opened = opened.unwrap_or_else(|| Err(super::refusal("the server stops")));
+    let ended = match opened {
         Ok(stream) => stream.run(stop.clone()).await,
         Err(refusal) => {
             let reason = format!("server at {address}: {}", refusal.message);

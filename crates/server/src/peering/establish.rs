@@ -134,6 +134,9 @@ impl Peerings {
                 }
                 if is_same {
                     peering.active_secret = existing.active_secret.clone();
+                } else {
+                    // What is known of the other cluster is of another one, and so is a stream that is open.
+                    txn.remove_peering_roots(&peering.name);
                 }
             }
             put(txn, peering.clone())?;
@@ -361,12 +364,17 @@ fn refuse_deleted(existing: &Peering) -> Result<(), ApiError> {
 /// Writes a peering and returns its id.
 fn put(txn: &mut WriteTxn, peering: Peering) -> Result<String, ApiError> {
     let read = txn.read();
-    if read.peering(&peering.name).is_none() && read.peerings_of_all().len() >= MOST {
+    let is_new = read.peering(&peering.name).is_none();
+    if is_new && read.peerings_of_all().len() >= MOST {
         return Err(ApiError::internal(format!(
             "the maximum of {MOST} peerings is reached: delete some first"
         )));
     }
     drop(read);
+    if is_new {
+        // A stream of an earlier peering of that name may have written it last.
+        txn.remove_peering_roots(&peering.name);
+    }
     let id = peering.id.clone();
     txn.put_peering(peering);
     Ok(id)

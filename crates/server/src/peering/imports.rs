@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use legate_model::{CheckServiceNode, PeerTrustBundle, Peering};
+use legate_model::{CheckServiceNode, PeerTrustBundle, Peering, Tenancy};
 use legate_peering::import::{Import, ImportedService, kept};
 use legate_peering::{ImportId, PendingImport};
 use legate_store::{Rejected, Store, Unavailable, WriteTxn};
@@ -13,12 +13,14 @@ use super::removal::home;
 
 /// The largest sum of bytes of rows in a transaction, about. Those of etcd have at most 1.5 MiB.
 const LARGEST_BATCH: usize = 512 * 1024;
-/// The largest number of rows with their checks that are removed in a transaction.
-const AT_ONCE: usize = 500;
+/// The largest number of rows that are removed in a transaction, about. Those of etcd have at most 4,032.
+const AT_ONCE: usize = 1_000;
+/// About how many bytes of such a transaction a removed instance stands for, with its checks and its node.
+const REMOVED: usize = 2 * 1024;
 
 /// Why something was not stored.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum NotStored {
+pub(crate) enum NotStored {
     /// The peering was deleted, or another stream has replaced this one.
     #[error(
         "peering does not exist or has been marked for deletion, or another stream has replaced this one"
@@ -36,6 +38,8 @@ pub(super) struct Importer {
     pub(super) store: Store,
     /// Id of the peering.
     pub(super) id: String,
+    /// The tenancy of what is imported.
+    pub(super) of_peer: Tenancy,
     /// Id of the stream.
     pub(super) stream: String,
 }
@@ -47,13 +51,14 @@ impl Importer {
     /// Stores these imports in their order.
     ///
     /// # Errors
-    /// [`NotStored::Replaced`]: the stream must end.
+    /// [`NotStored::Replaced`], and [`NotStored::Unavailable`]: the stream must end. With the next one everything is sent
+    /// again, which a cluster does not do for what was refused.
     pub(super) async fn store(&self, pending: Vec<PendingImport>) -> Result<Stored, NotStored> {
         let mut stored = Vec::new();
         let mut small = Vec::new();
         let mut size = 0;
         for PendingImport { id, import } in pending {
-            let own = self::size(&import);
+            let own = self.size(&import);
             if size + own > LARGEST_BATCH {
                 self.store_small(std::mem::take(&mut small), &mut stored)
                     .await?;
@@ -74,6 +79,23 @@ impl Importer {
         Ok(stored)
     }
 
+    /// About how many bytes an import is in a transaction, with what it may remove.
+    fn size(&self, import: &Import) -> usize {
+        match import {
+            Import::Service(service) => {
+                let state = self.store.state();
+                let of_peer = state.read().within(self.of_peer.clone());
+                let stored = of_peer.count_of_imported(&service.name) * REMOVED;
+                let new: usize = service.instances.iter().map(instance_size).sum();
+                stored + new
+            }
+            Import::TrustBundle(bundle) => {
+                2 * bundle.root_pems.iter().map(String::len).sum::<usize>()
+            }
+            Import::ServiceList(_) | Import::ServerAddresses(_) => 0,
+        }
+    }
+
     /// Stores imports in one transaction. If the store refuses a part of it, each is stored by itself, so that the refusal
     /// concerns only that one.
     async fn store_small(
@@ -90,7 +112,7 @@ impl Importer {
             imports.try_for_each(|import| apply(txn, peering, import))
         });
         match written.await {
-            Err(NotStored::Rejected(_)) if imports.len() > 1 => {
+            Err(NotStored::Rejected(_) | NotStored::Unavailable(_)) if imports.len() > 1 => {
                 for (id, import) in imports {
                     let written = self.write(move |txn, peering| apply(txn, peering, &import));
                     stored.push((id, result_of(written.await)?));
@@ -162,19 +184,12 @@ impl Importer {
     }
 }
 
-/// The result for the session. That the stream was replaced ends it.
+/// The result for the session, unless the stream must end.
 fn result_of(written: Result<(), NotStored>) -> Result<Result<(), String>, NotStored> {
     match written {
-        Err(NotStored::Replaced) => Err(NotStored::Replaced),
-        written => Ok(written.map_err(|error| error.to_string())),
-    }
-}
-
-/// About how many bytes an import is in the store.
-fn size(import: &Import) -> usize {
-    match import {
-        Import::Service(service) => service.instances.iter().map(instance_size).sum(),
-        _ => 0,
+        Ok(()) => Ok(Ok(())),
+        Err(NotStored::Rejected(error)) => Ok(Err(error.to_string())),
+        Err(error) => Err(error),
     }
 }
 
@@ -193,7 +208,12 @@ fn instance_size(instance: &CheckServiceNode) -> usize {
     let checks: usize = checks
         .map(|check| 256 + check.output.len() + check.notes.len())
         .sum();
-    1024 + pairs + 2 * tags + checks
+    let meta = service.connect.peer_meta.as_deref();
+    let meta = meta.map_or(0, |meta| {
+        let texts = meta.sni.iter().chain(&meta.spiffe_ids);
+        texts.map(|text| text.len() + 4).sum()
+    });
+    1024 + pairs + 2 * tags + checks + meta
 }
 
 /// Instances in groups of at most [`LARGEST_BATCH`].
@@ -215,7 +235,7 @@ fn chunks(instances: &[CheckServiceNode]) -> Vec<Arc<[CheckServiceNode]>> {
 }
 
 /// The peering, if it is in use and the stream is its newest one.
-fn current(txn: &WriteTxn, id: &str, stream: &str) -> Option<Arc<Peering>> {
+pub(super) fn current(txn: &WriteTxn, id: &str, stream: &str) -> Option<Arc<Peering>> {
     let read = txn.read();
     let peering = read
         .peering_by_id(id)
@@ -241,11 +261,15 @@ fn apply(txn: &mut WriteTxn, peering: &Peering, import: &Import) -> Result<(), R
                 peer_name: peering.name.clone(),
                 ..bundle.clone()
             };
-            // The next stream is dialed with the roots of now.
+            // The next stream is dialed with the roots of now. Servers without TLS stay without.
             let pems = bundle.root_pems.iter();
             let pems: Vec<_> = pems.map(|pem| format!("{}\n", pem.trim_end())).collect();
             txn.in_tenancy(&home, |txn| txn.put_trust_bundle(bundle));
-            txn.change_peering(&peering.id, |peering| peering.peer_ca_pems = pems);
+            txn.change_peering(&peering.id, |peering| {
+                if !peering.peer_ca_pems.is_empty() {
+                    peering.peer_ca_pems = pems;
+                }
+            });
         }
         Import::ServerAddresses(addresses) => {
             txn.change_peering(&peering.id, |peering| {

@@ -20,10 +20,14 @@ use tonic::Status;
 
 use super::imports::{Importer, NotStored, Stored};
 use super::removal::home;
-use super::{Peerings, WRITE, exports, new_stream};
+use super::{Peerings, WRITE, exports, imports, new_stream};
 
 /// The time in which changes of what is exported are combined.
 const COALESCE: Duration = Duration::from_millis(20);
+/// The same for each exported service, of which each is looked at.
+const COALESCE_EACH: Duration = Duration::from_micros(10);
+/// The shortest time between two writes of the status.
+const WRITES_APART: Duration = Duration::from_secs(1);
 /// The time for the other cluster to read that the peering has ended.
 const DRAIN: Duration = Duration::from_secs(10);
 
@@ -48,6 +52,10 @@ pub(crate) struct Stream {
     may_send: bool,
     /// Whether the row differs from what is stored, in what readers wait for.
     is_row_changed: bool,
+    /// From when on it may be written.
+    write_from: Instant,
+    /// Whether a refusal was logged. Further ones are at the level debug.
+    has_warned: bool,
     watch: Option<Watch>,
 }
 
@@ -67,24 +75,35 @@ impl Stream {
     /// Opens a stream: from now on it is the newest one of the peering.
     ///
     /// # Errors
-    /// If that cannot be stored.
+    /// If that cannot be stored, or the peering has changed meanwhile.
     pub(crate) async fn open(
         peerings: Peerings,
         peering: &Peering,
         session: Session,
         (incoming, outgoing): (Incoming, mpsc::Sender<ReplicationMessage>),
-    ) -> Result<Self, Unavailable> {
+    ) -> Result<Self, NotStored> {
         let row = new_stream(peering, &peerings.config, &peerings.clock);
-        let (first, home) = (row.clone(), home(peering));
+        let (first, expected) = (row.clone(), peering.clone());
         let opened = peerings.store.write(move |txn: &mut WriteTxn| {
+            let now = txn.read().peering_by_id(&expected.id);
+            let is_same = now.is_some_and(|now| {
+                now.is_active()
+                    && now.peer_id == expected.peer_id
+                    && now.peer_server_name == expected.peer_server_name
+            });
+            if !is_same {
+                return Err(NotStored::Replaced);
+            }
+            let home = home(&expected);
             txn.in_tenancy(&home, |txn| txn.open_peering_stream(first.clone()));
-            Ok::<_, Unavailable>(())
+            Ok(())
         });
         opened.await?;
         Ok(Self {
             importer: Importer {
                 store: peerings.store.clone(),
                 id: peering.id.clone(),
+                of_peer: home(peering).of_peer(&peering.name),
                 stream: row.id.clone(),
             },
             id: peering.id.clone(),
@@ -98,6 +117,8 @@ impl Stream {
             importing: None,
             may_send: true,
             is_row_changed: false,
+            write_from: Instant::now(),
+            has_warned: false,
             watch: None,
         })
     }
@@ -125,10 +146,6 @@ impl Stream {
                 return end;
             }
             self.start_import();
-            if std::mem::take(&mut self.is_row_changed) {
-                self.write_row().await;
-                continue;
-            }
             let due = self.opened + self.session.next_tick();
             let changed = OptionFuture::from(self.watch.as_mut().map(Watch::changed));
             let imported = OptionFuture::from(self.importing.as_mut());
@@ -165,8 +182,14 @@ impl Stream {
                     }
                 }
                 Some(()) = changed => {
-                    sleep(COALESCE).await;
+                    let services = u32::try_from(self.row.exported.len()).unwrap_or(u32::MAX);
+                    sleep(COALESCE + COALESCE_EACH * services).await;
                     self.export();
+                }
+                () = sleep_until(self.write_from), if self.is_row_changed => {
+                    self.is_row_changed = false;
+                    self.write_row().await;
+                    self.write_from = Instant::now() + WRITES_APART;
                 }
                 () = sleep_until(due) => {
                     self.session.tick(self.opened.elapsed());
@@ -197,18 +220,25 @@ impl Stream {
                 Event::Heartbeat => row.last_heartbeat = Some(now),
                 Event::Sent => row.last_send = Some(now),
                 Event::Received(Err(reason)) => {
-                    tracing::warn!(peer = row.peer, reason, "refused what a peer has sent");
-                    row.error = format!("what the other cluster sent was refused: {reason}");
+                    self.note_error(format!("what the other cluster sent was refused: {reason}"));
                 }
-                Event::Nacked(reason) => {
-                    tracing::warn!(peer = row.peer, reason, "a peer refused what was sent");
-                    row.error = reason;
-                }
+                Event::Nacked(reason) => self.note_error(reason),
                 Event::Received(Ok(())) | Event::Acked => {}
                 Event::End(ended) => end = Some(ended),
             }
         }
         end
+    }
+
+    /// Notes what was refused on either side. A peer decides how often that is.
+    fn note_error(&mut self, reason: String) {
+        let peer = &self.row.peer;
+        match std::mem::replace(&mut self.has_warned, true) {
+            false => tracing::warn!(peer, reason, "the stream of a peer"),
+            true => tracing::debug!(peer, reason, "the stream of a peer"),
+        }
+        self.is_row_changed |= reason != self.row.error;
+        self.row.error = reason;
     }
 
     fn start_import(&mut self) {
@@ -229,22 +259,25 @@ impl Stream {
             None => self.session.delete(),
             Some(peering) => {
                 let config = &self.peerings.config;
-                let (exports, rules, is_newest) = txn.in_tenancy(&home(&peering), |txn| {
+                let found = txn.in_tenancy(&home(&peering), |txn| {
                     let row = txn.peering_stream(&peering.name);
+                    // A peering that was established with another cluster has no row.
                     let is_newest = row.is_some_and(|row| row.id == self.row.id);
-                    (
-                        exports::exports(txn, &peering, config),
-                        rules(txn, &peering),
-                        is_newest,
-                    )
+                    is_newest.then(|| {
+                        (
+                            exports::exports(txn, &peering, config),
+                            rules(txn, &peering),
+                        )
+                    })
                 });
-                if is_newest {
-                    self.session.set_rules(rules);
-                    self.session.set_exports(Arc::new(exports));
-                } else {
-                    let refusal =
-                        super::refusal("another stream of the peering has replaced this one");
-                    self.session.fail(refusal);
+                match found {
+                    Some((exports, rules)) => {
+                        self.session.set_rules(rules);
+                        self.session.set_exports(Arc::new(exports));
+                    }
+                    None => self.session.fail(super::refusal(
+                        "another stream of the peering has replaced this one",
+                    )),
                 }
             }
         }
@@ -276,9 +309,11 @@ impl Stream {
         match end {
             End::Deleted => {}
             End::Terminated => {
-                let id = self.id.clone();
+                let (id, stream) = (self.id.clone(), self.row.id.clone());
                 let terminate = self.peerings.store.write(move |txn: &mut WriteTxn| {
-                    txn.terminate_peering(&id);
+                    if imports::current(txn, &id, &stream).is_some() {
+                        txn.terminate_peering(&id);
+                    }
                     Ok::<_, Unavailable>(())
                 });
                 if !matches!(timeout(WRITE, terminate).await, Ok(Ok(_))) {

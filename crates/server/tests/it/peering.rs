@@ -4,6 +4,8 @@
 use std::time::Duration;
 
 use http::{Method, StatusCode};
+use legate_model::{Node, ServiceInstance};
+use legate_store::{Registration, WriteError, WriteTxn};
 use legate_testkit::wait;
 use serde_json::{Value, json};
 
@@ -244,4 +246,65 @@ async fn nobody_writes_rows_of_a_peer_but_its_stream() {
     dc1.write("/v1/catalog/deregister", &json!({ "Node": "n1" }))
         .await;
     assert_eq!(ids(&dc1.get(WEB).await.json()), ["web-1"]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_name_that_is_established_with_another_cluster_has_nothing_of_the_first_one() {
+    const OF_PEER: &str = "/v1/health/service/db?peer=accepting";
+    let ((_one, dc1), (_two, dc2)) = (server("dc1").await, server("dc2").await);
+    register(&dc1, "db", "db-1", "passing").await;
+    export(&dc1, &["db"], "dialing").await;
+    peer(&dc1, &dc2).await;
+    eventually(&dc2, OF_PEER, |db| ids(db) == ["db-1"]).await;
+    let (_three, dc3) = server("dc3").await;
+    register(&dc3, "db", "db-3", "passing").await;
+    export(&dc3, &["db"], "dialing").await;
+    peer(&dc3, &dc2).await;
+    eventually(&dc2, OF_PEER, |db| ids(db) == ["db-3"]).await;
+    let peering = state(&dc2, "accepting", "ACTIVE").await;
+    assert_eq!(peering["Remote"]["Datacenter"], "dc3");
+    // The first cluster has lost its stream, and nothing that it does concerns this one any more.
+    state(&dc1, "dialing", "FAILING").await;
+    delete(&dc1, "dialing").await;
+    is_gone(&dc1, "dialing").await;
+    assert_eq!(ids(&dc2.get(OF_PEER).await.json()), ["db-3"]);
+    state(&dc2, "accepting", "ACTIVE").await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn many_instances_are_imported_and_removed_in_steps() {
+    let [(_one, dc1), (two, dc2)] = peered().await;
+    let many: Vec<_> = (0..1_500).map(|number| format!("many-{number}")).collect();
+    let write = move |txn: &mut WriteTxn| {
+        for id in &many {
+            let registered = txn.register(Registration {
+                node: Node {
+                    node: id.clone(),
+                    address: "10.0.0.1".to_owned(),
+                    ..Node::default()
+                },
+                service: Some(ServiceInstance {
+                    service: "many".to_owned(),
+                    id: id.clone(),
+                    ..ServiceInstance::default()
+                }),
+                checks: Vec::new(),
+                skip_node_update: false,
+            });
+            registered.expect("it is valid");
+        }
+        Ok::<_, WriteError>(())
+    };
+    two.store().write(write).await.unwrap();
+    export(&dc2, &["web", "many"], "accepting").await;
+    let of_peer = "/v1/health/service/many?peer=dialing";
+    eventually(&dc1, of_peer, |many| ids(many).len() == 1_500).await;
+    export(&dc2, &["web"], "accepting").await;
+    eventually(&dc1, of_peer, |many| ids(many).is_empty()).await;
+    let nodes = "/v1/catalog/nodes?peer=dialing";
+    eventually(&dc1, nodes, |nodes| {
+        nodes.as_array().is_some_and(|nodes| nodes.len() == 1)
+    })
+    .await;
+    state(&dc1, "dialing", "ACTIVE").await;
 }

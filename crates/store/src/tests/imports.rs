@@ -156,7 +156,7 @@ fn services_that_are_not_listed_go() {
     }
     let step = || {
         write_imports(&store, |txn| {
-            txn.keep_imported(&BTreeSet::from(["b".to_owned(), "x".to_owned()]), 1)
+            txn.keep_imported(&BTreeSet::from(["b".to_owned(), "x".to_owned()]), 2)
         })
     };
     assert_eq!([step(), step(), step()], [false, true, true]);

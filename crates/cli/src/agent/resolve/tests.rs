@@ -273,7 +273,6 @@ fn the_go_clients_servers_start_with_ignored_keys_reported() {
             "cert_file",
             "encrypt",
             "key_file",
-            "peering.enabled",
             "performance",
             "ports.serf_lan",
             "ports.serf_wan",
