@@ -204,6 +204,8 @@ fn of_datacenter(datacenter: &Datacenter) -> Vec<String> {
         format!("--datacenter={}", datacenter.name),
         format!("--primary-datacenter={}", datacenter.primary),
         format!("--wan-port={SERVERS}"),
+        // By default it is the other one, for servers that share the store.
+        format!("--server-port={}", SERVERS + 10),
         format!("--wan-cert-file={}", files.certificate.display()),
         format!("--wan-key-file={}", files.key.display()),
         format!(
