@@ -80,6 +80,11 @@ pub(crate) struct Options {
     #[arg(long, default_value = "dc1")]
     datacenter: String,
 
+    /// Puts this server into the catalog as an instance of the service consul, so that peered clusters get the addresses of
+    /// all servers, and mesh gateways lead to them.
+    #[arg(long)]
+    peering: bool,
+
     /// Name of this server's node. Services registered through /v1/agent belong to it. Required with
     /// --etcd-endpoints, and different for each server. Default: legate.
     #[arg(long)]
@@ -302,7 +307,7 @@ impl Options {
             primary_datacenter,
             agent: AgentConfig {
                 // Mesh gateways lead to the servers that are registered.
-                registers_itself: wan.is_some(),
+                registers_itself: wan.is_some() || self.peering,
                 tokens: TokenSet {
                     replication: replication_token,
                     ..TokenSet::default()
