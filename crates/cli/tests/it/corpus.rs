@@ -147,12 +147,6 @@ const REFUSED: &[(&str, &str)] = &[
         "DestinationPeer",
     ),
     (
-        r#"service { name = "web" port = 80 connect { sidecar_service { proxy { upstreams = [
-             { destination_name = "db" destination_type = "prepared_query" datacenter = "dc2"
-               local_bind_port = 1 }] } } } }"#,
-        "dc2",
-    ),
-    (
         r#"service { name = "web" checks = [{ http = "http://x" }] }"#,
         "Interval must be > 0",
     ),
