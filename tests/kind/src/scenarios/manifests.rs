@@ -15,8 +15,8 @@ pub(super) const SCENARIOS: &[Scenario] = &[Scenario {
     run: the_api_server_accepts_every_manifest,
 }];
 
-/// The namespace in `tests/chart`.
-const NAMESPACE: &str = "consul";
+/// The namespaces in `tests/chart`: that of the release, and that of its peerings.
+const NAMESPACES: [&str; 2] = ["consul", "peers"];
 
 /// Foreign kinds of resources in the chart: group, version, plural and kind.
 const FOREIGN: [(&str, &str, &str, &str); 4] = [
@@ -35,7 +35,8 @@ fn the_api_server_accepts_every_manifest(space: &Namespace) -> anyhow::Result<()
     let cluster = space.cluster;
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     dry_run(cluster, &root.join("charts/legate/crds"))?;
-    let release = Namespace::create(cluster, NAMESPACE)?;
+    let [release, peers] = NAMESPACES.map(|name| Namespace::create(cluster, name));
+    let (release, peers) = (release?, peers?);
     let mut made = Vec::new();
     let accepted = define_foreign_kinds(cluster, &mut made).and_then(|()| {
         let rendered = rendered(&root.join("tests/chart"))?;
@@ -47,6 +48,7 @@ fn the_api_server_accepts_every_manifest(space: &Namespace) -> anyhow::Result<()
     });
     accepted?;
     deleted?;
+    peers.delete()?;
     release.delete()
 }
 
