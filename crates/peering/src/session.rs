@@ -84,7 +84,7 @@ enum Role {
     },
 }
 
-/// An open stream. See the [module](self) for how to use it.
+/// An open stream. The top of its file says how to use it.
 #[derive(Debug)]
 pub struct Session {
     role: Role,
