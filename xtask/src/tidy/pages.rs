@@ -1,5 +1,6 @@
 //! Checks Markdown pages: links point to existing files and headings, and the README links to each page
-//! of `docs`. It needs no network: links to other sites are not checked.
+//! of `docs`. It needs no network: links to other sites are not checked. Marks of a merge conflict are found, too: in other
+//! files they do not compile.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -14,6 +15,10 @@ pub(super) fn check(workspace: &Workspace) -> anyhow::Result<Vec<Finding>> {
     let mut findings = Vec::new();
     let mut from_readme = BTreeSet::new();
     for (page, text) in &pages {
+        findings.extend(conflict(text).map(|line| {
+            let page = page.display();
+            format!("{page}:{line} is a mark of a merge conflict: resolve the conflict")
+        }));
         for (line, link) in links(text) {
             let (file, heading) = link.split_once('#').unwrap_or((link, ""));
             let target = match file {
@@ -79,6 +84,16 @@ fn joined(folder: &Path, link: &str) -> PathBuf {
     path
 }
 
+/// The number of the first line that a merge left with a conflict.
+fn conflict(text: &str) -> Option<usize> {
+    let is_mark = |line: &str| {
+        ["<<<<<<< ", ">>>>>>> "]
+            .iter()
+            .any(|mark| line.starts_with(mark))
+    };
+    Some(text.lines().position(is_mark)? + 1)
+}
+
 /// The lines outside of code blocks, with line numbers.
 fn prose(text: &str) -> impl Iterator<Item = (usize, &str)> {
     let mut code = false;
@@ -131,6 +146,16 @@ mod tests {
     fn headings_have_the_anchors_of_code_hosting_sites() {
         let found: Vec<_> = headings(PAGE).collect();
         assert_eq!(found, ["legate-agent-and-more"]);
+    }
+
+    #[test]
+    fn a_conflict_is_found_by_its_first_mark() {
+        let marks = ["<<<<<<< HEAD", "a", "=======", "b", ">>>>>>> other"];
+        assert_eq!(
+            conflict(&format!("# Page\n{}\n", marks.join("\n"))),
+            Some(2)
+        );
+        assert_eq!(conflict("Page\n=======\n\n> > quoted\n"), None);
     }
 
     #[test]
