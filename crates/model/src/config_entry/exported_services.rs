@@ -13,6 +13,9 @@ use crate::name::WILDCARD;
 use crate::schema;
 use crate::tenancy::{ServiceName, Tenancy, TenancyName};
 
+/// The error for what peers cannot be sent.
+const OTHER_NAMESPACE: &str = "services of other namespaces than default are not exported to peers: leave Namespace or Peer out";
+
 entry! {
     /// Exports of one partition; the entry has the partition's name.
     #[derive(JsonSchema)]
@@ -103,9 +106,13 @@ impl Entry for ExportedServices {
                 return refused("must have at least one consumer");
             }
             for (index, consumer) in service.consumers.iter().enumerate() {
-                consumer.validate().map_err(|reason| {
+                let refused = |reason: &str| {
                     Invalid::new(format!("Services[{at}].Consumers[{index}]"), reason)
-                })?;
+                };
+                consumer.validate().map_err(refused)?;
+                if !consumer.peer.is_empty() && !service.namespace.is_default() {
+                    return Err(refused(OTHER_NAMESPACE));
+                }
             }
         }
         Ok(())

@@ -357,6 +357,16 @@ fn exports_and_limits_are_validated() {
             "exporting to all peers (wildcard) is not supported",
         ),
         (
+            exports(
+                json!([{ "Name": "web", "Namespace": "team", "Consumers": [{ "Peer": "a" }] }]),
+            ),
+            "Services[0].Consumers[0]: services of other namespaces than default are not exported to peers",
+        ),
+        (
+            exports(json!([{ "Name": "*", "Namespace": "*", "Consumers": [{ "Peer": "a" }] }])),
+            "Services[0].Consumers[0]: services of other namespaces than default are not exported to peers",
+        ),
+        (
             json!({ "Kind": "sameness-group", "Name": "g", "Members": [{ "Peer": "a" }, { "Peer": "a" }] }),
             "Members[1]: it is given more than once",
         ),

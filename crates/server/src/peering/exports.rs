@@ -20,13 +20,16 @@ pub(super) fn exports(txn: &ReadTxn<'_>, peering: &Peering, config: &ServerConfi
     let datacenter = config.datacenter.as_str();
     let exported = exports_to_peer(txn, &peering.name, datacenter, &trust_domain);
     let mut services = BTreeMap::new();
-    for service in exported.services.iter() {
+    // Resources are identified by bare names, so that there is one namespace of them.
+    let is_sent = |service: &&ServiceName| service.tenancy.is_default_namespace();
+    for service in exported.services.iter().filter(is_sent) {
         if let Some(payload) = &*plain_form(txn, service) {
             services.insert(Arc::clone(&service.name), payload.clone());
         }
     }
     if roots.is_some() {
-        for (service, export) in &exported.in_mesh {
+        let in_mesh = exported.in_mesh.iter();
+        for (service, export) in in_mesh.filter(|(service, _)| is_sent(service)) {
             let id = mesh_id(&service.name);
             let form = MeshInputs {
                 peering,
@@ -38,7 +41,7 @@ pub(super) fn exports(txn: &ReadTxn<'_>, peering: &Peering, config: &ServerConfi
             services.insert(id.into(), Payload::clone(&form.payload(txn)));
         }
     }
-    let names = exported.services.iter();
+    let names = exported.services.iter().filter(is_sent);
     let names = names.map(|service| service.name.as_ref().to_owned());
     Exports {
         list: Some(ServiceList::new(names)),
