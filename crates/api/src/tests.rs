@@ -347,12 +347,6 @@ fn peer_resource_field_numbers() {
     );
     golden(&[field(5, "")], in_stream(Payload::Heartbeat(Heartbeat {})));
     golden(
-        &[field(1, "10.0.0.1:8300")],
-        peerstream::LeaderAddress {
-            address: "10.0.0.1:8300".into(),
-        },
-    );
-    golden(
         &[field(1, "a"), field(1, "b")],
         peerstream::ExportedServiceList {
             services: vec!["a".into(), "b".into()],

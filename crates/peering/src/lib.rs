@@ -6,7 +6,6 @@
 //!
 //! - [`opening`]: whether an accepting cluster takes a stream.
 //! - [`Session`]: the state machine of an open stream.
-//! - [`Status`]: what operators see of a peering's streams.
 //! - [`Retry`], [`AddressRing`]: when and where to dial again.
 //! - [`export`], [`import`]: conversion between the model and messages. An import is validated as the words of a
 //!   stranger.
@@ -22,7 +21,6 @@ mod refusal;
 mod resource;
 mod retry;
 mod session;
-mod status;
 
 pub use refusal::{Refusal, code};
 pub use resource::{Exports, Payload, ResourceType, ServiceList};
@@ -30,7 +28,6 @@ pub use retry::{AddressRing, Retry, RetryReason};
 pub use session::{
     End, Event, IMPORT_BYTES, IMPORTS, ImportId, PendingImport, RESPONSES_IN_FLIGHT, Session,
 };
-pub use status::{Liveness, Status};
 
 #[cfg(test)]
 mod tests;

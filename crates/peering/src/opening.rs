@@ -18,8 +18,6 @@ pub struct Known {
     pub lifecycle: Lifecycle,
     /// Whether this cluster dials. Then the other one is not to dial it.
     pub dials: bool,
-    /// Whether a stream of the peering is open.
-    pub connected: bool,
     /// The secrets of streams; `None` if the peering has none.
     pub secrets: Option<StreamSecrets>,
 }
@@ -89,7 +87,8 @@ pub fn first(message: ReplicationMessage) -> Result<Open, Refusal> {
 
 /// Decides about a stream. `known` is the peering of [`Open::peer_id`], if there is one.
 ///
-/// In Consul's order, except that a pending secret is promoted only for a stream that is taken.
+/// In Consul's order, except that a pending secret is promoted only for a stream that is taken. An open stream of the peering
+/// does not matter: the new one replaces it.
 pub fn decide(open: &Open, known: Option<&Known>) -> Opening {
     let id = shown(&open.peer_id);
     let Some(known) = known else {
@@ -124,12 +123,6 @@ pub fn decide(open: &Open, known: Option<&Known>) -> Opening {
     if known.dials {
         let text = "expected PeerID to be empty; the wrong end of peering is being dialed";
         return Refusal::invalid(text).into();
-    }
-    if known.connected {
-        let text = format!(
-            "failed to register stream: there is an active stream for the given PeerID {id:?}"
-        );
-        return Refusal::new(code::UNKNOWN, text).into();
     }
     Opening::Accept { promote }
 }

@@ -1,8 +1,5 @@
 //! Errors that end a stream or refuse a resource, with Consul's codes and texts.
 
-use legate_api::internal::peerstream::LeaderAddress;
-use prost_types::Any;
-
 /// The codes of gRPC that are used here.
 pub mod code {
     /// An error without a code in Consul.
@@ -23,15 +20,13 @@ pub mod code {
     pub const UNAVAILABLE: i32 = 14;
 }
 
-/// A code of gRPC with a text and details.
+/// A code of gRPC with a text.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Refusal {
     /// See [`code`].
     pub code: i32,
     /// What is wrong.
     pub message: String,
-    /// Details of the status.
-    pub details: Vec<Any>,
 }
 
 impl Refusal {
@@ -39,7 +34,6 @@ impl Refusal {
         Self {
             code,
             message: message.into(),
-            details: Vec::new(),
         }
     }
 
@@ -47,30 +41,10 @@ impl Refusal {
         Self::new(code::INVALID_ARGUMENT, message)
     }
 
-    /// A stream that arrives at a server that is not the leader. `leader` is the address of the leader, or empty.
-    pub fn follower(leader: &str) -> Self {
-        let text = "cannot establish a peering stream on a follower node";
-        Self::not_leader(text, leader)
-    }
-
-    /// A stream whose server has ceased to be the leader. `leader` is the address of the leader, or empty.
-    pub fn no_longer_leader(leader: &str) -> Self {
+    /// A stream whose server has ceased to be the leader, or stops. The other cluster tries another server at once.
+    pub fn no_longer_leader() -> Self {
         let text = "node is not a leader anymore; cannot continue streaming";
-        Self::not_leader(text, leader)
-    }
-
-    fn not_leader(text: &str, leader: &str) -> Self {
-        let detail = LeaderAddress {
-            address: leader.to_owned(),
-        };
-        Self {
-            details: vec![Any {
-                type_url: "type.googleapis.com/hashicorp.consul.internal.peerstream.LeaderAddress"
-                    .to_owned(),
-                value: prost::Message::encode_to_vec(&detail),
-            }],
-            ..Self::new(code::FAILED_PRECONDITION, text)
-        }
+        Self::new(code::FAILED_PRECONDITION, text)
     }
 }
 

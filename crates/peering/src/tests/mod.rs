@@ -4,7 +4,7 @@ mod conversion;
 mod hostile;
 mod opening;
 mod protocol;
-mod retry_and_status;
+mod retry;
 mod world;
 
 use std::collections::BTreeMap;

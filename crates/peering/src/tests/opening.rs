@@ -12,7 +12,6 @@ fn known() -> Known {
     Known {
         lifecycle: Lifecycle::Active,
         dials: false,
-        connected: false,
         secrets: Some(StreamSecrets {
             active: Some(Secret::new("old")),
             pending: Some(Secret::new("stream-secret")),
@@ -54,7 +53,6 @@ fn each_row_of_the_table_has_its_answer() {
         refusal: Refusal {
             code,
             message: message.to_owned(),
-            details: Vec::new(),
         },
         terminated,
     };
@@ -115,14 +113,6 @@ fn each_row_of_the_table_has_its_answer() {
             false
         )
     );
-    assert_eq!(
-        with(|known| known.connected = true),
-        refuse(
-            code::UNKNOWN,
-            "failed to register stream: there is an active stream for the given PeerID \"peering-id\"",
-            false
-        )
-    );
 }
 
 #[test]
@@ -140,15 +130,4 @@ fn an_empty_secret_opens_nothing() {
         decide(&open, Some(&known)),
         Opening::Refuse { refusal, .. } if refusal.code == code::PERMISSION_DENIED
     ));
-}
-
-#[test]
-fn a_follower_names_the_leader() {
-    let refusal = Refusal::follower("10.0.0.1:8300");
-    assert_eq!(refusal.code, code::FAILED_PRECONDITION);
-    let [detail] = refusal.details.as_slice() else {
-        panic!("one detail");
-    };
-    assert!(detail.type_url.ends_with("peerstream.LeaderAddress"));
-    assert_eq!(detail.value[2..], *b"10.0.0.1:8300");
 }

@@ -207,7 +207,6 @@ fn wrong_subscriptions_end_the_stream() {
         let refusal = Refusal {
             code: code::INVALID_ARGUMENT,
             message: text.to_owned(),
-            details: Vec::new(),
         };
         assert_eq!(events(&mut session), [Event::End(End::Failed(refusal))]);
         assert_eq!(session.next_message(), None);

@@ -194,7 +194,6 @@ fn known(peering: &Peering) -> Known {
             _ => Lifecycle::Active,
         },
         dials: peering.dials(),
-        connected: false,
         secrets: (secrets != StreamSecrets::default()).then_some(secrets),
     }
 }

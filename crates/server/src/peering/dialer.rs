@@ -254,7 +254,6 @@ fn of_status(status: &tonic::Status) -> Refusal {
     Refusal {
         code: status.code().into(),
         message: status.message().to_owned(),
-        details: Vec::new(),
     }
 }
 

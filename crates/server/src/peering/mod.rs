@@ -129,7 +129,6 @@ fn refusal(message: impl Into<String>) -> Refusal {
     Refusal {
         code: code::UNKNOWN,
         message: message.into(),
-        details: Vec::new(),
     }
 }
 

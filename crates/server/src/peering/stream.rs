@@ -9,11 +9,11 @@ use futures_util::future::{BoxFuture, OptionFuture};
 use futures_util::stream::BoxStream;
 use futures_util::{FutureExt, StreamExt};
 use legate_api::internal::peerstream::ReplicationMessage;
-use legate_model::{Peering, PeeringStream, STREAM_WRITTEN, TrustDomain};
+use legate_model::{PeerTrustBundle, Peering, PeeringStream, STREAM_WRITTEN, TrustDomain};
 use legate_peering::import::Rules;
 use legate_peering::{End, Event, PendingImport, Refusal, Session};
 use legate_runtime::CancellationToken;
-use legate_store::{Unavailable, Watch, WriteTxn};
+use legate_store::{ReadTxn, Unavailable, Watch, WriteTxn};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep, sleep_until, timeout};
 use tonic::Status;
@@ -128,7 +128,7 @@ impl Stream {
         let end = match stop.run_until_cancelled(self.run_to_end()).await {
             Some(end) => end,
             None => {
-                self.session.fail(Refusal::no_longer_leader(""));
+                self.session.fail(Refusal::no_longer_leader());
                 self.handle_events().unwrap_or(End::Deleted)
             }
         };
@@ -336,12 +336,12 @@ impl Stream {
 }
 
 /// What the trust domain of a peer must not be: that of this cluster, or of another peer.
-fn rules(txn: &legate_store::ReadTxn<'_>, peering: &Peering) -> Rules {
+fn rules(txn: &ReadTxn<'_>, peering: &Peering) -> Rules {
     let others = txn.trust_bundles();
     let others = others
         .iter()
         .filter(|bundle| bundle.peer_name != peering.name);
-    let domain = |bundle: &Arc<legate_model::PeerTrustBundle>| {
+    let domain = |bundle: &Arc<PeerTrustBundle>| {
         let domain = bundle.trust_domain.parse().ok()?;
         Some((domain, bundle.peer_name.clone()))
     };

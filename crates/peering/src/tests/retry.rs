@@ -1,9 +1,8 @@
-//! Delays, addresses, and the status of a peering.
+//! Delays between streams, and the addresses that are dialed.
 
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
-use super::*;
-use crate::{AddressRing, End, Liveness, Refusal, Retry, RetryReason, Status, code};
+use crate::{AddressRing, Retry, RetryReason, code};
 
 #[test]
 fn delays_are_consuls() {
@@ -59,47 +58,4 @@ fn addresses_form_a_ring() {
     ring.replace(AddressRing::new(&[], &list(&["m:1"]), &servers));
     assert_eq!(taken(&mut ring, 2), ["m:1", "m:1"]);
     assert_eq!(AddressRing::default().next_address(), None);
-}
-
-#[test]
-fn a_peering_is_healthy_until_something_fails_for_long() {
-    let start = SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000);
-    let at = |seconds: u64| start + Duration::from_secs(seconds);
-    let mut status = Status::default();
-    assert!(!status.is_healthy(at(0)), "never connected");
-    assert_eq!(status.liveness(), None);
-    status.connect();
-    assert!(status.is_healthy(at(1_000)));
-    assert_eq!(status.liveness(), Some(Liveness::Active));
-
-    status.record(&Event::Acked, at(0));
-    status.record(&Event::Nacked("no".to_owned()), at(1));
-    assert!(status.is_healthy(at(120)));
-    assert!(!status.is_healthy(at(121)));
-    status.record(&Event::Acked, at(130));
-    assert!(status.is_healthy(at(1_000)));
-
-    status.record(&Event::Received(Ok(())), at(130));
-    status.record(&Event::Received(Err("bad".to_owned())), at(140));
-    assert!(status.is_healthy(at(260)));
-    assert!(!status.is_healthy(at(261)));
-    status.record(&Event::Received(Ok(())), at(262));
-    assert!(status.is_healthy(at(1_000)));
-    status.record(&Event::Heartbeat, at(270));
-    status.record(&Event::Sent, at(271));
-    assert_eq!(
-        (status.last_receive(), status.last_send),
-        (Some(at(270)), Some(at(271)))
-    );
-
-    let refusal = Refusal::no_longer_leader("");
-    status.record(&Event::End(End::Failed(refusal)), at(300));
-    assert!(status.is_healthy(at(420)));
-    assert!(!status.is_healthy(at(421)));
-    assert_eq!(status.liveness(), Some(Liveness::Failing));
-    assert!(status.disconnect_error.contains("not a leader"));
-    status.connect();
-    assert!(status.is_healthy(at(500)), "connected again");
-    status.record(&Event::End(End::Deleted), at(501));
-    assert_eq!(status.liveness(), None);
 }
