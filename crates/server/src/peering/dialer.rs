@@ -11,7 +11,7 @@ use futures_util::future::join_all;
 use legate_api::internal::common::Locality;
 use legate_api::internal::peering::RemoteInfo;
 use legate_api::internal::peerstream::peer_stream_service_client::PeerStreamServiceClient;
-use legate_model::{Peering, PeeringStream};
+use legate_model::{Peering, PeeringState, PeeringStream};
 use legate_peering::{AddressRing, End, Refusal, Retry, RetryReason, Session, opening};
 use legate_runtime::{CancellationToken, Scope};
 use legate_store::{Unavailable, WriteTxn};
@@ -104,7 +104,7 @@ fn start(peerings: &Peerings, id: String, name: String) -> Dialing {
 
 async fn end(scope: Scope) {
     if let Err(error) = scope.stop(END).await {
-        tracing::debug!(%error, "a stream to a peer did not end in time");
+        tracing::debug!(%error, "what is done for a peer did not end in time");
     }
 }
 
@@ -114,7 +114,7 @@ fn wanted(peerings: &Peerings) -> HashMap<String, String> {
     let all = state.read().peerings_of_all();
     let dials = |peering: &&Arc<Peering>| {
         peering.dials()
-            && peering.state != legate_model::PeeringState::Terminated
+            && peering.state != PeeringState::Terminated
             && (peering.deleted_at.is_some() || !peering.active_secret.is_empty())
     };
     let wanted = all.iter().filter(dials);
@@ -198,14 +198,8 @@ async fn dial_once(
             (End::Failed(refusal), Duration::ZERO)
         }
     };
-    end_of(tasks).await;
+    end(tasks).await;
     ended
-}
-
-async fn end_of(tasks: Scope) {
-    if let Err(error) = tasks.stop(END).await {
-        tracing::debug!(%error, "a connection to a peer did not end in time");
-    }
 }
 
 async fn open(
@@ -276,7 +270,11 @@ async fn report(peerings: &Peerings, peering: &Peering, reason: String) {
     let write = peerings.store.write(move |txn: &mut WriteTxn| {
         txn.in_tenancy(&home, |txn| {
             let stored = txn.read().peering_stream(&name);
-            let known = stored.as_ref().is_some_and(|row| row.error == reason);
+            // Another server may hold a stream by now.
+            let is_open = |row: &Arc<PeeringStream>| row.is_connected_at(now);
+            let known = stored
+                .as_ref()
+                .is_some_and(|row| is_open(row) || row.error == reason);
             if known || txn.read().peering(&name).is_none() {
                 return;
             }
