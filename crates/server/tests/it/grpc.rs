@@ -8,13 +8,16 @@ use legate_api::connectca::{SignRequest, WatchRootsRequest};
 use legate_api::dataplane::dataplane_service_client::DataplaneServiceClient;
 use legate_api::dataplane::get_envoy_bootstrap_params_request::NodeSpec;
 use legate_api::dataplane::{GetEnvoyBootstrapParamsRequest, GetSupportedDataplaneFeaturesRequest};
+use legate_api::internal::peerstream::ExchangeSecretRequest;
+use legate_api::internal::peerstream::peer_stream_service_client::PeerStreamServiceClient;
 use legate_api::json;
 use legate_api::serverdiscovery::WatchServersRequest;
 use legate_api::serverdiscovery::server_discovery_service_client::ServerDiscoveryServiceClient;
 use legate_identity::{CertificateInfo, tls};
 use legate_model::{ConfigEntry, Node, ProxyDefaults, ServiceInstance, ServiceKind};
-use legate_server::{Parts, Server, ServerConfig};
+use legate_server::{Parts, Server, ServerConfig, TlsPolicy};
 use legate_store::{Command, Registration};
+use legate_testkit::certs::TestCa;
 use rcgen::{CertificateParams, KeyPair, PKCS_ECDSA_P256_SHA256, SanType};
 use serde_json::json;
 use tokio::net::TcpStream;
@@ -418,6 +421,46 @@ async fn tls_serves_the_same_with_the_certificate_of_the_mesh() {
     assert!(wrong_name.is_err());
     server.stop(STOP).await.unwrap();
     drop(silent);
+}
+
+#[tokio::test]
+async fn without_a_certificate_a_peer_reaches_only_the_peering_service() {
+    let clients = TestCa::new();
+    let free = "127.0.0.1:0".parse().unwrap();
+    let server = start(|config| {
+        config.grpc_tls = Some(free);
+        config.grpc_tls_policy = TlsPolicy {
+            verify_incoming: true,
+            client_authorities: vec![clients.ca_file()],
+            ..TlsPolicy::default()
+        };
+    })
+    .await;
+    let roots = server.store().state().read().ca_roots().unwrap();
+    let peering_name = format!("server.dc1.peering.{}", roots.trust_domain);
+
+    let channel = tls_channel(&server, &peering_name).await.unwrap();
+    let refused = DataplaneServiceClient::new(channel.clone())
+        .get_supported_dataplane_features(GetSupportedDataplaneFeaturesRequest {})
+        .await
+        .unwrap_err();
+    assert_eq!(refused.code(), Code::PermissionDenied);
+    assert!(refused.message().contains("the peering service only"));
+    let refused = PeerStreamServiceClient::new(channel)
+        .exchange_secret(ExchangeSecretRequest::default())
+        .await
+        .unwrap_err();
+    assert_eq!(refused.message(), "invalid peering establishment secret");
+
+    // By any other name a certificate is needed. With TLS 1.3 the connection ends after the client's handshake.
+    if let Ok(channel) = tls_channel(&server, "server.dc1.consul").await {
+        let ended = DataplaneServiceClient::new(channel)
+            .get_supported_dataplane_features(GetSupportedDataplaneFeaturesRequest {})
+            .await
+            .unwrap_err();
+        assert_ne!(ended.code(), Code::PermissionDenied);
+    }
+    server.stop(STOP).await.unwrap();
 }
 
 pub(crate) async fn tls_channel(
