@@ -81,14 +81,7 @@ impl Two {
 
     /// Calls the upstream of `web` until the answer is this one.
     async fn answers(&self, status: u16, body: &str) {
-        let upstream = self.near.upstream("web", 0);
-        let call = || async move { client::get(upstream, "/").await.ok() };
-        let expected = |answer: &Option<Answer>| {
-            answer
-                .as_ref()
-                .is_some_and(|(got, text)| got.as_u16() == status && text.contains(body))
-        };
-        eventually(&format!("{status} {body}"), call, expected).await;
+        self.near.answers("web", status, body).await;
     }
 
     async fn stop(self, sidecars: Vec<Sidecar>) {

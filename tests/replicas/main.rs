@@ -11,6 +11,7 @@ mod leader;
 #[path = "../benches/etcd/load.rs"]
 #[expect(dead_code, reason = "the bench of etcd uses more of it")]
 mod load;
+mod peering;
 #[path = "../benches/store/process.rs"]
 #[expect(dead_code, reason = "the bench of the store uses more of it")]
 mod process;

@@ -49,6 +49,8 @@ pub struct MeshOptions {
     pub servers: u8,
     /// The datacenter, if others exist; for Legate's servers only.
     pub datacenter: Option<Datacenter>,
+    /// Whether several servers are in the catalog, for clusters that are peered with them.
+    pub peering: bool,
 }
 
 /// A datacenter of several.
@@ -530,15 +532,20 @@ impl Mesh {
 
     /// Sends requests to an upstream until the response has this status.
     pub async fn settle(&self, instance: &str, status: u16) {
+        self.answers(instance, status, "").await;
+    }
+
+    /// The same, until the response contains a text, too.
+    pub async fn answers(&self, instance: &str, status: u16, text: &str) {
         let upstream = self.upstream(instance, 0);
         let probe = || async move {
             client::get(upstream, "/")
                 .await
                 .map_err(|error| error.to_string())
         };
-        let accept = |answer: &Result<client::Answer, String>| matches!(answer, Ok((got, _)) if got.as_u16() == status);
+        let accept = |answer: &Result<client::Answer, String>| matches!(answer, Ok((got, body)) if got.as_u16() == status && body.contains(text));
         let _answer = wait::eventually(
-            &format!("the upstream of {instance} answers {status}"),
+            &format!("the upstream of {instance} answers {status} {text}"),
             probe,
             accept,
         )

@@ -182,6 +182,9 @@ fn servers(
             arguments.push("--acl".to_owned());
             arguments.push("--acl-default-policy=deny".to_owned());
         }
+        if options.peering {
+            arguments.push("--peering".to_owned());
+        }
         if let Some(datacenter) = &options.datacenter {
             arguments.extend(of_datacenter(datacenter));
         }

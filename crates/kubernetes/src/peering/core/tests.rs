@@ -256,7 +256,7 @@ impl World {
             }
             if self.late.is_empty() {
                 let wake = self.core.wake(self.now);
-                // What is done every half minute without an end is not waited for.
+                // Objects are read again every half minute for ever: that is not waited for.
                 if wake > self.now + Duration::from_secs(20) {
                     return;
                 }
