@@ -39,7 +39,7 @@ const HEARTBEAT_TIMEOUT: Duration = Duration::from_mins(2);
 /// The largest number of answers that wait for room in the stream. Each has about a kilobyte at most.
 const REPLIES: usize = 4_096;
 
-/// What has happened on a stream. For the caller to act upon, and to record with [`crate::Status::record`].
+/// What has happened on a stream, for the caller to act upon.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Event {
     /// Something to apply, after all earlier ones. Its result goes to [`Session::imported`].
