@@ -11,6 +11,7 @@ pub mod backoff;
 pub mod clock;
 pub mod file_limit;
 pub mod file_stamp;
+pub mod heap;
 pub mod http_client;
 pub mod http_server;
 pub mod logging;

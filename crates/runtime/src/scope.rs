@@ -10,12 +10,15 @@ use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::fmt;
 use std::future::Future;
+use std::io;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
+use std::thread;
 use std::time::Duration;
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
+use tokio::runtime::{self, Handle};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
@@ -59,6 +62,7 @@ impl Scope {
         Scope {
             spawner: Spawner {
                 shared: Arc::new(shared),
+                runtime: None,
             },
         }
     }
@@ -150,6 +154,8 @@ impl Drop for Scope {
 #[derive(Clone, Debug)]
 pub struct Spawner {
     shared: Arc<Shared>,
+    /// The runtime of the scope's own thread; `None` for the caller's.
+    runtime: Option<Handle>,
 }
 
 impl Spawner {
@@ -161,7 +167,7 @@ impl Spawner {
     ///
     /// # Panics
     ///
-    /// Outside a tokio runtime.
+    /// Outside a tokio runtime, unless the scope has its own thread.
     pub fn spawn<F, E>(&self, name: impl Into<Cow<'static, str>>, task: F)
     where
         F: Future<Output = Result<(), E>> + Send + 'static,
@@ -193,7 +199,10 @@ impl Spawner {
             clippy::disallowed_methods,
             reason = "this is the place that owns what it spawns: the entry joins it"
         )]
-        drop(tokio::spawn(run));
+        match &self.runtime {
+            Some(runtime) => drop(runtime.spawn(run)),
+            None => drop(tokio::spawn(run)),
+        }
     }
 
     /// Starts a task that cannot fail, and that is dropped at its next await point when the scope
@@ -230,7 +239,35 @@ impl Spawner {
     #[must_use]
     pub fn child(&self, name: &'static str) -> Scope {
         let token = self.shared.token.child_token();
-        Scope::under(name, Some(Arc::clone(&self.shared)), token)
+        let mut scope = Scope::under(name, Some(Arc::clone(&self.shared)), token);
+        scope.spawner.runtime.clone_from(&self.runtime);
+        scope
+    }
+
+    /// As [`Spawner::child`], but its tasks run on a thread of their own, with its own runtime: they neither delay the
+    /// tasks of other threads nor are delayed by them. The thread ends when the scope is dropped, and this scope waits
+    /// for that.
+    ///
+    /// # Errors
+    ///
+    /// When the system refuses another thread, or the resources of a runtime.
+    pub fn child_on_own_thread(&self, name: &'static str) -> io::Result<Scope> {
+        let mut scope = self.child(name);
+        let entry = self.enter(name.into());
+        let runtime = runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()?;
+        scope.spawner.runtime = Some(runtime.handle().clone());
+        let ends = scope.spawner.shared.kill.clone();
+        thread::Builder::new()
+            .name(name.to_owned())
+            .spawn(move || {
+                runtime.block_on(ends.cancelled());
+                // Tasks that are left end before the scope above may end.
+                drop(runtime);
+                drop(entry);
+            })?;
+        Ok(scope)
     }
 
     /// As [`Spawner::child`], but with an independent token: for tasks that are still needed while
@@ -238,7 +275,9 @@ impl Spawner {
     #[must_use]
     pub fn child_with_own_token(&self, name: &'static str) -> Scope {
         let token = CancellationToken::new();
-        Scope::under(name, Some(Arc::clone(&self.shared)), token)
+        let mut scope = Scope::under(name, Some(Arc::clone(&self.shared)), token);
+        scope.spawner.runtime.clone_from(&self.runtime);
+        scope
     }
 }
 

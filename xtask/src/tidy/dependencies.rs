@@ -11,10 +11,11 @@ use super::Finding;
 use crate::workspace::Workspace;
 
 /// Pure crates: no runtime, sockets, processes or randomness.
-const PURE: [&str; 9] = [
+const PURE: [&str; 10] = [
     "crates/routes",
     "crates/gateway-api",
     "crates/go-template",
+    "crates/l4",
     "crates/metrics-page",
     "crates/model",
     "crates/peering",
@@ -38,10 +39,11 @@ const IMPURE_CRATES: [&str; 14] = [
     "tonic",
     "tower",
 ];
-const HOST: [&str; 5] = [
+const HOST: [&str; 6] = [
     "crates/client",
     "crates/go-template",
     "crates/envoy",
+    "crates/l4",
     "crates/metrics-page",
     "crates/dataplane",
 ];

@@ -1,7 +1,7 @@
 //! Hooks between fork and exec: tie Envoy to the life of its parent or detach it, and keep the file
 //! with its bootstrap document open.
 //!
-//! This is the only unsafe code of the workspace. Between fork and exec of a program with threads
+//! It has unsafe code. Between fork and exec of a program with threads
 //! only async-signal-safe calls are allowed. `prctl`, `getppid`, `setsid`, `fork`, `write`,
 //! `sched_yield`, `_exit` and `fcntl` are system calls without locks or allocation, and the closures
 //! do nothing else. Errors are created from their numbers, which does not allocate either.
