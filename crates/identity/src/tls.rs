@@ -9,6 +9,7 @@ mod signatures;
 mod agents;
 mod error;
 mod insecure;
+pub mod mesh;
 mod named;
 mod pem;
 mod shared_key;
