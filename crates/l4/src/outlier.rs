@@ -1,0 +1,294 @@
+//! Ejects hosts of a cluster to which connects fail, as Envoy's outlier detection does for TCP, where each connect that
+//! fails or takes too long counts as a gateway failure, and thus as a 5xx.
+//!
+//! It keeps no list of hosts: `balance` has one, with a [`HostState`] for each.
+
+use std::time::Duration;
+
+use crate::model::OutlierDetection;
+
+/// Counters and gauges, with the names that Envoy has for them below `outlier_detection.`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Counters {
+    /// Hosts that are ejected now (`ejections_active`).
+    pub ejections_active: u64,
+    /// Ejections (`ejections_enforced_total`, `ejections_enforced_consecutive_5xx`).
+    pub ejections_enforced_total: u64,
+    /// Rows of failures, with and without an ejection (`ejections_detected_consecutive_5xx`,
+    /// `ejections_consecutive_5xx`).
+    pub ejections_detected_consecutive_5xx: u64,
+    /// Ejections, and those that were left to chance and did not happen (`ejections_total`).
+    pub ejections_total: u64,
+    /// Ejections that did not happen because too many hosts were ejected (`ejections_overflow`).
+    pub ejections_overflow: u64,
+}
+
+/// What is known of one host.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct HostState {
+    /// Failures since the last success.
+    failures: u32,
+    /// When it was ejected, if it is.
+    ejected: Option<Duration>,
+    /// When its last ejection ended.
+    returned: Option<Duration>,
+    /// How often it was ejected lately: the factor of the ejection's length.
+    ejections: u32,
+}
+
+impl HostState {
+    pub(crate) fn is_ejected(&self) -> bool {
+        self.ejected.is_some()
+    }
+
+    pub(crate) fn succeeded(&mut self) {
+        self.failures = 0;
+    }
+}
+
+/// Outlier detection of one cluster.
+#[derive(Debug)]
+pub(crate) struct Detector {
+    settings: OutlierDetection,
+    counters: Counters,
+    /// When hosts are looked at next; `None` if there is nothing to look at.
+    next: Option<Duration>,
+}
+
+impl Detector {
+    pub(crate) fn new(settings: OutlierDetection) -> Self {
+        Self {
+            settings,
+            counters: Counters::default(),
+            next: None,
+        }
+    }
+
+    pub(crate) fn configure(&mut self, settings: OutlierDetection) {
+        self.settings = settings;
+    }
+
+    pub(crate) fn counters(&self) -> Counters {
+        self.counters
+    }
+
+    pub(crate) fn next(&self) -> Option<Duration> {
+        self.next
+    }
+
+    /// A connect to a host failed; `total` is the number of hosts. Returns whether the host was ejected now.
+    pub(crate) fn failed(
+        &mut self,
+        host: &mut HostState,
+        total: usize,
+        now: Duration,
+        random: &mut impl FnMut() -> u64,
+    ) -> bool {
+        host.failures = host.failures.saturating_add(1);
+        if host.is_ejected() || host.failures != self.settings.consecutive_failures {
+            return false;
+        }
+        host.failures = 0;
+        let counters = &mut self.counters;
+        counters.ejections_detected_consecutive_5xx += 1;
+        let ejected = u128::from(counters.ejections_active) + 1;
+        let most = u128::from(self.settings.max_ejection_percent.min(100));
+        let first = self.settings.always_eject_one && counters.ejections_active == 0;
+        if !first && 100 * ejected > most * total as u128 {
+            counters.ejections_overflow += 1;
+            return false;
+        }
+        counters.ejections_total += 1;
+        if random() % 100 >= u64::from(self.settings.enforcing) {
+            return false;
+        }
+        counters.ejections_active += 1;
+        counters.ejections_enforced_total += 1;
+        host.ejected = Some(now);
+        let length = self.settings.base_ejection.saturating_mul(host.ejections);
+        if length < self.settings.max_ejection + self.settings.base_ejection {
+            host.ejections += 1;
+        }
+        let next = self.sweep_after(now);
+        self.next.get_or_insert(next);
+        true
+    }
+
+    /// A host was removed, or is new.
+    pub(crate) fn forget(&mut self, host: &mut HostState) {
+        if host.is_ejected() {
+            self.counters.ejections_active = self.counters.ejections_active.saturating_sub(1);
+        }
+        *host = HostState::default();
+    }
+
+    /// Looks at all hosts if it is time to. Returns whether the ejection of one has ended.
+    pub(crate) fn tick<'a>(
+        &mut self,
+        now: Duration,
+        hosts: impl Iterator<Item = &'a mut HostState>,
+    ) -> bool {
+        if self.next.is_none_or(|next| now < next) {
+            return false;
+        }
+        let (mut changed, mut more) = (false, false);
+        for host in hosts {
+            changed |= self.look_at(host, now);
+            more |= host.is_ejected() || host.ejections > 0;
+        }
+        self.next = more.then(|| self.sweep_after(now));
+        changed
+    }
+
+    /// Ends a host's ejection if it is long enough. Returns whether it did.
+    fn look_at(&mut self, host: &mut HostState, now: Duration) -> bool {
+        if let Some(since) = host.ejected {
+            let length = self.settings.base_ejection.saturating_mul(host.ejections);
+            if now.saturating_sub(since) < length.min(self.settings.max_ejection) {
+                return false;
+            }
+            host.ejected = None;
+            host.failures = 0;
+            host.returned = Some(now);
+            self.counters.ejections_active = self.counters.ejections_active.saturating_sub(1);
+            return true;
+        }
+        let returned = host.returned.map(|returned| now.saturating_sub(returned));
+        if returned.is_some_and(|since| since >= self.settings.interval) {
+            host.ejections = host.ejections.saturating_sub(1);
+        }
+        false
+    }
+
+    /// The next multiple of the interval.
+    fn sweep_after(&self, now: Duration) -> Duration {
+        let interval = self.settings.interval.max(Duration::from_millis(1));
+        let done = now.as_nanos() / interval.as_nanos();
+        interval.saturating_mul(u32::try_from(done + 1).unwrap_or(u32::MAX))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn settings() -> OutlierDetection {
+        OutlierDetection {
+            consecutive_failures: 5,
+            enforcing: 100,
+            interval: Duration::from_secs(10),
+            base_ejection: Duration::from_secs(30),
+            max_ejection: Duration::from_secs(300),
+            max_ejection_percent: 10,
+            always_eject_one: true,
+        }
+    }
+
+    fn at(seconds: u64) -> Duration {
+        Duration::from_secs(seconds)
+    }
+
+    fn fail(detector: &mut Detector, host: &mut HostState, times: u32, now: u64) -> bool {
+        (0..times).any(|_| detector.failed(host, 3, at(now), &mut || 0))
+    }
+
+    /// When the ejection ends, with sweeps at each interval from this second on.
+    fn until_return(detector: &mut Detector, host: &mut HostState) -> u64 {
+        loop {
+            let next = detector.next().unwrap();
+            if detector.tick(next, [&mut *host].into_iter()) {
+                return next.as_secs();
+            }
+        }
+    }
+
+    #[test]
+    fn ejects_after_failures_in_a_row() {
+        let mut detector = Detector::new(settings());
+        let mut host = HostState::default();
+        assert!(!fail(&mut detector, &mut host, 4, 0));
+        host.succeeded();
+        assert!(!fail(&mut detector, &mut host, 4, 0));
+        assert_eq!(detector.next(), None);
+        assert!(fail(&mut detector, &mut host, 1, 3));
+        assert!(host.is_ejected());
+        let expected = Counters {
+            ejections_active: 1,
+            ejections_enforced_total: 1,
+            ejections_detected_consecutive_5xx: 1,
+            ejections_total: 1,
+            ejections_overflow: 0,
+        };
+        assert_eq!(detector.counters(), expected);
+        assert_eq!(detector.next(), Some(at(10)));
+        // A second one is too many.
+        let mut other = HostState::default();
+        assert!(!fail(&mut detector, &mut other, 5, 3));
+        assert_eq!(detector.counters().ejections_overflow, 1);
+        // From 3 to 33, seen at 40.
+        assert_eq!(until_return(&mut detector, &mut host), 40);
+        assert_eq!(detector.counters().ejections_active, 0);
+    }
+
+    #[test]
+    fn ejections_become_longer_and_shorter_again() {
+        let mut detector = Detector::new(settings());
+        let mut host = HostState::default();
+        let mut lengths = Vec::new();
+        let mut now = 0;
+        for _ in 0..12 {
+            assert!(fail(&mut detector, &mut host, 5, now));
+            let end = until_return(&mut detector, &mut host);
+            lengths.push(end - now);
+            now = end;
+        }
+        assert_eq!(
+            lengths,
+            [30, 60, 90, 120, 150, 180, 210, 240, 270, 300, 300, 300]
+        );
+        // Each interval without an ejection takes back one, then there is nothing more to do.
+        let mut sweeps = 0;
+        while let Some(next) = detector.next() {
+            assert!(!detector.tick(next, [&mut host].into_iter()));
+            sweeps += 1;
+        }
+        assert_eq!(sweeps, 11);
+        assert!(fail(&mut detector, &mut host, 5, 10_000));
+        assert_eq!(until_return(&mut detector, &mut host), 10_030);
+    }
+
+    #[test]
+    fn share_and_chance() {
+        let mut few = settings();
+        few.always_eject_one = false;
+        let mut detector = Detector::new(few);
+        assert!(!fail(&mut detector, &mut HostState::default(), 5, 0));
+        let ten = (0..5).any(|_| detector.failed(&mut HostState::default(), 10, at(0), &mut || 0));
+        assert!(!ten, "each time another host");
+        let mut host = HostState::default();
+        assert!((0..5).any(|_| detector.failed(&mut host, 10, at(0), &mut || 0)));
+        let mut rarely = settings();
+        rarely.enforcing = 1;
+        let mut detector = Detector::new(rarely);
+        let mut host = HostState::default();
+        let ejected = (0..5).any(|_| detector.failed(&mut host, 10, at(0), &mut || 1));
+        assert!(!ejected);
+        assert_eq!(detector.counters().ejections_total, 1);
+        assert!(fail(&mut detector, &mut host, 5, 0));
+        let mut never = settings();
+        never.consecutive_failures = 0;
+        let mut detector = Detector::new(never);
+        assert!(!fail(&mut detector, &mut HostState::default(), 100, 0));
+    }
+
+    #[test]
+    fn removed_hosts_are_not_counted() {
+        let mut detector = Detector::new(settings());
+        let mut host = HostState::default();
+        assert!(fail(&mut detector, &mut host, 5, 0));
+        detector.forget(&mut host);
+        assert_eq!(detector.counters().ejections_active, 0);
+        assert!(!detector.tick(at(10), [&mut host].into_iter()));
+        assert_eq!(detector.next(), None);
+    }
+}
