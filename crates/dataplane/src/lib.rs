@@ -3,6 +3,7 @@
 pub mod bootstrap;
 pub mod dns;
 mod http_server;
+pub mod l4;
 pub mod leave;
 pub mod lifecycle;
 mod reaper;

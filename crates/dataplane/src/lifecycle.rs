@@ -40,8 +40,8 @@ pub struct LifecycleParts {
 /// Operations on Envoy that can be requested over HTTP.
 #[derive(Debug, Clone)]
 pub struct EnvoyControls {
-    /// Requests a new Envoy.
-    pub restarter: Restarter,
+    /// Requests a new Envoy; `None` if the built-in proxy serves.
+    pub restarter: Option<Restarter>,
     /// Drains inbound connections.
     pub drainer: Drainer,
 }
@@ -93,7 +93,13 @@ async fn answer(State(parts): State<Arc<LifecycleParts>>, request: Request) -> R
         ("/restart" | "/drain", None) => {
             (StatusCode::CONFLICT, "this process runs no Envoy\n").into_response()
         }
-        ("/restart", Some(envoy)) => restart(&envoy.restarter).await.into_response(),
+        ("/restart", Some(envoy)) => match &envoy.restarter {
+            Some(restarter) => restart(restarter).await.into_response(),
+            None => {
+                let text = "the built-in proxy serves, there is no Envoy to replace\n";
+                (StatusCode::CONFLICT, text).into_response()
+            }
+        },
         ("/drain", Some(envoy)) => {
             let query = request.uri.query().unwrap_or_default();
             drain(&envoy.drainer, query).await.into_response()

@@ -5,6 +5,7 @@
 //! everything that served it, then the session with a logout. It reads no environment and never
 //! exits.
 
+mod built_in;
 mod desired;
 mod ending;
 mod exposition;

@@ -16,6 +16,7 @@ use serde_json::{Value, json};
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout};
 
+use crate::l4::BuiltIn;
 use crate::relay::Relay;
 use crate::settings::Proxy;
 use crate::telemetry::Telemetry;
@@ -39,6 +40,8 @@ pub struct StatusSource {
     pub admin: SocketAddr,
     /// The report of Envoy's supervisor; `None` if this process only answers DNS.
     pub envoy: Option<watch::Receiver<Report>>,
+    /// The built-in proxy, if it serves in the place of Envoy.
+    pub built_in: Option<BuiltIn>,
     /// Readiness of all components.
     pub readiness: Readiness,
     /// Durations of the start's stages, and the dataplane's own metrics.
@@ -87,6 +90,7 @@ impl StatusSource {
             "session": session(&self.session.snapshot()),
             "relay": relay,
             "envoy": self.envoy().await,
+            "built_in": self.built_in.as_ref().map(BuiltIn::status),
             "startup_seconds": stages.collect::<BTreeMap<_, _>>(),
         });
         remove_nulls(&mut document);

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::future::poll_fn;
 use std::ops::Bound;
 use std::pin::{Pin, pin};
-use std::task::Poll;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use h2::RecvStream;
@@ -50,6 +50,8 @@ pub struct RelayError(String);
 pub(super) enum Input {
     /// An Envoy opens a stream.
     Opened(Box<Call>),
+    /// A proxy of this process opens a stream.
+    Joined(LocalStream),
     Status(oneshot::Sender<RelayStatus>),
 }
 
@@ -61,13 +63,55 @@ pub(super) struct Call {
     pub(super) connection: OpenStream,
 }
 
-/// The stream of an Envoy.
+/// The relay's end of the stream of a proxy in this process.
+pub(super) struct LocalStream {
+    pub(super) requests: mpsc::Receiver<DeltaDiscoveryRequest>,
+    pub(super) responses: mpsc::Sender<DeltaDiscoveryResponse>,
+}
+
+/// The requests of a stream.
+enum Incoming {
+    Wire(Requests),
+    Local(mpsc::Receiver<DeltaDiscoveryRequest>),
+}
+
+impl Incoming {
+    fn poll_next(
+        &mut self,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<DeltaDiscoveryRequest, Status>>> {
+        match self {
+            Incoming::Wire(requests) => requests.poll_next(cx),
+            Incoming::Local(requests) => requests.poll_recv(cx).map(|next| next.map(Ok)),
+        }
+    }
+}
+
+/// The responses of a stream.
+enum Outgoing {
+    Wire(Responses),
+    Local(mpsc::Sender<DeltaDiscoveryResponse>),
+}
+
+impl Outgoing {
+    fn send(&mut self, response: DeltaDiscoveryResponse) -> Result<(), Status> {
+        match self {
+            Outgoing::Wire(responses) => responses.send(response),
+            Outgoing::Local(responses) => {
+                let sent = responses.try_send(response);
+                sent.map_err(|_| Status::cancelled("the built-in proxy has left"))
+            }
+        }
+    }
+}
+
+/// The stream of an Envoy, or of the proxy in this process.
 struct Envoy {
-    requests: Requests,
-    responses: Responses,
+    requests: Incoming,
+    responses: Outgoing,
     metadata: MetadataMap,
     /// Marks the connection as used.
-    _connection: OpenStream,
+    _connection: Option<OpenStream>,
     /// Nonces of unanswered responses, and when each was sent.
     unanswered: Vec<(String, Instant)>,
 }
@@ -164,6 +208,13 @@ impl Driver {
     fn on_input(&mut self, input: Input) {
         match input {
             Input::Opened(call) => self.on_opened(*call),
+            Input::Joined(stream) => self.add(Envoy {
+                requests: Incoming::Local(stream.requests),
+                responses: Outgoing::Local(stream.responses),
+                metadata: MetadataMap::new(),
+                _connection: None,
+                unanswered: Vec::new(),
+            }),
             Input::Status(reply) => {
                 // The requester may have stopped waiting.
                 let _ = reply.send(self.core.status(self.servers.status()));
@@ -207,15 +258,18 @@ impl Driver {
         let Ok(responses) = Responses::start(call.respond) else {
             return;
         };
+        self.add(Envoy {
+            requests: Incoming::Wire(Requests::new(call.requests)),
+            responses: Outgoing::Wire(responses),
+            metadata: call.metadata,
+            _connection: Some(call.connection),
+            unanswered: Vec::new(),
+        });
+    }
+
+    fn add(&mut self, envoy: Envoy) {
         self.opened += 1;
         let id = EnvoyStreamId(self.opened);
-        let envoy = Envoy {
-            requests: Requests::new(call.requests),
-            responses,
-            metadata: call.metadata,
-            _connection: call.connection,
-            unanswered: Vec::new(),
-        };
         self.envoys.insert(id, envoy);
         self.envoys_changed();
         self.handle(Event::EnvoyConnected(id));
@@ -230,8 +284,8 @@ impl Driver {
     /// Ends a stream, with OK or with the given status.
     fn remove(&mut self, id: EnvoyStreamId, status: Option<Status>) -> Option<Event> {
         let mut envoy = self.envoys.remove(&id)?;
-        if let Some(status) = status {
-            envoy.responses.status = status;
+        if let (Some(status), Outgoing::Wire(responses)) = (status, &mut envoy.responses) {
+            responses.status = status;
         }
         drop(envoy);
         self.envoys_changed();

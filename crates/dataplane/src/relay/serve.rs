@@ -8,6 +8,7 @@ use h2::RecvStream;
 use h2::server::SendResponse;
 use http::header::{CONTENT_LENGTH, CONTENT_TYPE, HOST, TE, USER_AGENT};
 use http::{HeaderMap, Request};
+use legate_api::discovery::{DeltaDiscoveryRequest, DeltaDiscoveryResponse};
 use legate_api::metadata;
 use legate_client::Session;
 use legate_runtime::net::accept;
@@ -17,7 +18,7 @@ use tonic::Status;
 use tonic::metadata::MetadataMap;
 
 use super::connections::{Connection, Connections};
-use super::drive::{Call, Driver, Input};
+use super::drive::{Call, Driver, Input, LocalStream};
 use super::limits::MAX_STREAMS;
 use super::listen::{Listener, Stream};
 use super::metrics::RelayMetrics;
@@ -31,6 +32,10 @@ const METHOD: &str =
 
 /// Capacity of the queue of Envoys' calls. While it is full, their connections are not read.
 const INPUTS: usize = MAX_STREAMS;
+
+/// Capacity of the queues of a proxy in this process. Each type of resources has at most one response that is not
+/// answered, and there are fewer types than this.
+const LOCAL: usize = 16;
 
 /// Maximum size of a stream's headers, 64 KiB. Headers that do not concern this connection are
 /// forwarded to servers.
@@ -75,6 +80,25 @@ impl Relay {
         };
         spawner.spawn("xDS listener", service.accept(listener));
         Relay { inputs }
+    }
+
+    /// Opens a stream for a proxy in this process. It is one more Envoy to the relay. The stream ends when one of the
+    /// two ends is dropped; dropped at once if the relay has ended.
+    pub async fn join(
+        &self,
+    ) -> (
+        mpsc::Sender<DeltaDiscoveryRequest>,
+        mpsc::Receiver<DeltaDiscoveryResponse>,
+    ) {
+        let (requests, from_proxy) = mpsc::channel(LOCAL);
+        let (to_proxy, responses) = mpsc::channel(LOCAL);
+        let stream = LocalStream {
+            requests: from_proxy,
+            responses: to_proxy,
+        };
+        // Fails if the relay has ended, which the caller sees at its ends.
+        let _ = self.inputs.send(Input::Joined(stream)).await;
+        (requests, responses)
     }
 
     /// The relay's state; `None` once it has ended.

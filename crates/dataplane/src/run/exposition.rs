@@ -7,7 +7,7 @@ use std::time::Duration;
 use legate_envoy::bootstrap::{ProxyConfig, reachable};
 use legate_runtime::{Scope, Spawner};
 
-use crate::settings::Settings;
+use crate::settings::{ProxyKind, Settings};
 use crate::telemetry::{
     self, Dialect, Endpoints, Merger, OWN_METRICS_PORT, Sink, Source, Target, Telemetry,
 };
@@ -34,6 +34,8 @@ pub(super) struct Exposition {
 struct Wanted {
     /// Whether to serve the merged metrics, which Envoy's Prometheus listener exposes.
     merged: bool,
+    /// Where Prometheus scrapes, if the dataplane serves that itself.
+    exposed: Option<SocketAddr>,
     sinks: Vec<Sink>,
 }
 
@@ -58,6 +60,9 @@ impl Exposition {
     pub(super) async fn follow(&mut self, config: &ProxyConfig) {
         let wanted = Wanted {
             merged: config.prometheus_bind_addr.is_some(),
+            exposed: config
+                .prometheus_bind_addr
+                .filter(|_| self.settings.envoy.kind == ProxyKind::BuiltIn),
             sinks: sinks(config),
         };
         if self.current.as_ref() == Some(&wanted) {
@@ -66,7 +71,7 @@ impl Exposition {
         self.stop().await;
         self.scope = self.spawner.child("metrics");
         if wanted.merged {
-            self.serve();
+            self.serve(wanted.exposed);
         }
         let (telemetry, sinks) = (self.telemetry.clone(), wanted.sinks.clone());
         telemetry::push(telemetry, sinks, &self.scope.spawner());
@@ -80,7 +85,7 @@ impl Exposition {
         }
     }
 
-    fn serve(&self) {
+    fn serve(&self, exposed: Option<SocketAddr>) {
         let (settings, spawner) = (&self.settings.telemetry, self.scope.spawner());
         let admin = self.settings.envoy.admin;
         let mut sources = vec![Source {
@@ -100,6 +105,7 @@ impl Exposition {
         let endpoints = Endpoints {
             own: SocketAddr::new(settings.bind, OWN_METRICS_PORT),
             merged: SocketAddr::new(settings.bind, settings.merge_port),
+            exposed: exposed.map(|address| (address, settings.scrape_path.clone())),
         };
         let merger = Merger::new(self.telemetry.clone(), sources, spawner.clone());
         telemetry::start(endpoints, self.telemetry.clone(), merger, &spawner);

@@ -87,6 +87,7 @@ impl Process {
             readiness: self.readiness.clone(),
             telemetry: self.telemetry.clone(),
             counter: ConnectionCounter::default(),
+            built_in: None,
         }
     }
 

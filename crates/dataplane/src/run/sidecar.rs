@@ -12,6 +12,7 @@ use legate_envoy::supervision::{
 use legate_runtime::{Clock, ReadyHandle};
 use tokio::net::TcpListener;
 
+use super::built_in;
 use super::desired::{self, Configured, Desired};
 use super::ending::{Ending, process_outcome};
 use super::exposition::Exposition;
@@ -24,7 +25,7 @@ use crate::leave::Drainer;
 use crate::lifecycle::{self, EnvoyControls};
 use crate::relay::{Listener, Relay, RelayMetrics};
 use crate::restart;
-use crate::settings::Settings;
+use crate::settings::{ProxyKind, Settings};
 use crate::signals::Urgency;
 use crate::status::state;
 use crate::telemetry::{Stage, Telemetry};
@@ -34,9 +35,11 @@ const HAND_OVER_MARGIN: Duration = Duration::from_secs(5);
 
 /// Everything a sidecar acquires before it has a session.
 pub(super) struct Sidecar {
-    lifecycle: TcpListener,
-    listener: Listener,
-    metrics: RelayMetrics,
+    pub(super) lifecycle: TcpListener,
+    pub(super) listener: Listener,
+    /// The address of `listener`.
+    pub(super) xds: XdsAddress,
+    pub(super) metrics: RelayMetrics,
     /// The state folder; `None` if Envoys do not outlive the dataplane.
     state: Option<StateDir>,
 }
@@ -54,7 +57,9 @@ impl Sidecar {
         // too.
         let state = StateDir::take(settings).await?;
         let lifecycle = lifecycle::bind(settings.lifecycle.bind)?;
-        Desired::executable(settings)?;
+        if settings.envoy.kind == ProxyKind::Envoy {
+            Desired::executable(settings)?;
+        }
         // An Envoy that will be adopted holds the ports already.
         if !state.as_ref().is_some_and(|state| state.occupied) {
             ports::check(&settings.envoy).await?;
@@ -68,6 +73,7 @@ impl Sidecar {
         }
         Ok(Self {
             lifecycle,
+            xds: listener.address().clone(),
             listener,
             metrics: RelayMetrics::register(telemetry.registry(), Clock::system())?,
             state,
@@ -76,12 +82,15 @@ impl Sidecar {
 
     /// Runs until a stop is requested or Envoy ends.
     pub(super) async fn run(self, process: &mut Process) -> anyhow::Result<()> {
+        if process.settings.envoy.kind == ProxyKind::BuiltIn {
+            return built_in::run(self, process).await;
+        }
         let ready = process.readiness.register("envoy");
         ready.pending("not started yet: it needs the proxy's parameters from a server");
         let state = self.state.as_ref();
         let (handle, controls) = supervision::handle();
         let (restarter, requests) = restart::channel(handle.watch());
-        let xds = self.listener.address().clone();
+        let xds = self.xds;
         let spawner = process.work.spawner();
         let relay = Relay::start(
             self.listener,
@@ -95,7 +104,10 @@ impl Sidecar {
         process.serve_lifecycle(
             self.lifecycle,
             process.status(Some(relay), Some(handle.watch())),
-            Some(EnvoyControls { restarter, drainer }),
+            Some(EnvoyControls {
+                restarter: Some(restarter),
+                drainer,
+            }),
         );
         let Some(params) = parameters(process).await? else {
             return end_leftovers(process, state, (handle, controls), &ready).await;
@@ -133,7 +145,7 @@ impl Sidecar {
 
 /// Connects, requests the proxy's parameters, and starts DNS, which needs them. `None` if a stop is
 /// requested first.
-async fn parameters(
+pub(super) async fn parameters(
     process: &mut Process,
 ) -> anyhow::Result<Option<GetEnvoyBootstrapParamsResponse>> {
     if !process.connect().await? {
@@ -160,7 +172,7 @@ async fn expose(process: &Process, configured: &Configured) -> Exposition {
 }
 
 /// Logs once, when everything is ready, how long the stages of the start took.
-fn announce_ready(process: &Process) {
+pub(super) fn announce_ready(process: &Process) {
     let readiness = process.readiness.clone();
     let stages = process.telemetry.stages().clone();
     let spawner = process.work.spawner();

@@ -38,6 +38,7 @@ use std::path::Path;
 use std::time::Duration;
 
 pub use legate_envoy::bootstrap::XdsAddress;
+pub use types::ProxyKind;
 pub use types::{
     Environment, Envoy, Lifecycle, Mode, PrometheusTls, Proxy, Servers, Settings, SettingsError,
     Telemetry,

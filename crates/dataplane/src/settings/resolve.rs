@@ -14,6 +14,7 @@ use legate_runtime::logging::Level;
 
 use super::lifecycle_paths;
 use super::table::Item;
+use super::types::ProxyKind;
 use super::types::{
     Environment, Envoy, Lifecycle, Mode, PrometheusTls, Proxy, Servers, Settings, Telemetry,
 };
@@ -299,7 +300,10 @@ fn envoy(values: &Values, extra_args: Vec<OsString>) -> anyhow::Result<Envoy> {
     let refresh = values
         .duration(Item::EnvoyBootstrapRefresh)
         .filter(|period| period.is_zero() || *period >= MIN_BOOTSTRAP_REFRESH);
+    let kind = values.text(Item::ProxyKind);
     Ok(Envoy {
+        kind: ProxyKind::parse(kind)
+            .with_context(|| format!("unknown -proxy {kind:?}: use envoy or builtin"))?,
         admin: values.socket(Item::AdminBindAddress, Item::AdminBindPort)?,
         ready: ready.transpose()?,
         concurrency: values.count(Item::EnvoyConcurrency)?,

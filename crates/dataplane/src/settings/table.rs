@@ -255,6 +255,9 @@ settings! {
     /// own metrics; :: for all addresses, IPv4 and IPv6
     PromBindAddr: Text { flag: "telemetry-prom-bind-addr", env: "DP_TELEMETRY_PROM_BIND_ADDR", file: "telemetry.prometheus.bindAddress", default: "::" }
 
+    /// Which proxy serves: envoy, or builtin, which needs less memory and serves TCP only
+    ProxyKind: Text { flag: "proxy", env: "DP_PROXY", file: "proxy.kind", default: "envoy" }
+
     /// The IP address of Envoy's admin interface
     AdminBindAddress: Text { flag: "envoy-admin-bind-address", env: "DP_ENVOY_ADMIN_BIND_ADDRESS", file: "envoy.adminBindAddress", default: "127.0.0.1" }
 

@@ -116,6 +116,7 @@ fn defaults_are_those_of_consuls_dataplane() {
         envoy: Envoy {
             admin: "127.0.0.1:19000".parse().unwrap(),
             ready: None,
+            kind: ProxyKind::Envoy,
             concurrency: 2,
             drain_time: Duration::from_secs(30),
             drain_strategy: legate_envoy::process::DrainStrategy::Immediate,

@@ -113,6 +113,8 @@ pub struct PrometheusTls {
 /// The Envoy process and its own listeners.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Envoy {
+    /// `-proxy`.
+    pub kind: ProxyKind,
     /// `-envoy-admin-bind-address` and `-envoy-admin-bind-port`.
     pub admin: SocketAddr,
     /// `-envoy-ready-bind-address` and `-envoy-ready-bind-port`; `None` unless both are given.
@@ -135,6 +137,33 @@ pub struct Envoy {
     pub state_dir: Option<PathBuf>,
     /// Arguments after `--`.
     pub extra_args: Vec<OsString>,
+}
+
+/// Which proxy serves.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum ProxyKind {
+    /// Envoy.
+    #[default]
+    Envoy,
+    /// The one in this process, for TCP.
+    BuiltIn,
+}
+
+impl ProxyKind {
+    /// The value of `-proxy`.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Envoy => "envoy",
+            Self::BuiltIn => "builtin",
+        }
+    }
+
+    /// Parses a value of `-proxy`.
+    pub fn parse(word: &str) -> Option<Self> {
+        [Self::Envoy, Self::BuiltIn]
+            .into_iter()
+            .find(|kind| kind.as_str() == word)
+    }
 }
 
 /// Start and shutdown of the process. No two paths of the lifecycle server overlap.

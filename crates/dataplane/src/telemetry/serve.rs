@@ -39,18 +39,26 @@ const LONGEST_TIME: Duration = Duration::from_secs(120);
 const SCRAPE_TIMEOUT: HeaderName = HeaderName::from_static("x-prometheus-scrape-timeout-seconds");
 
 /// Addresses of the servers.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Endpoints {
     /// The dataplane's own metrics, on any path.
     pub own: SocketAddr,
     /// The merged metrics, on `/stats/prometheus`.
     pub merged: SocketAddr,
+    /// The merged metrics once more, on this path, for Prometheus itself. With Envoy, a listener of Envoy does that.
+    pub exposed: Option<(SocketAddr, String)>,
 }
 
 /// Starts both servers. If an address is in use, its server is omitted with a warning: the proxy works without
 /// it.
 pub fn start(endpoints: Endpoints, telemetry: Telemetry, merger: Merger, spawner: &Spawner) {
     let own = Router::new().fallback(any(own_page)).with_state(telemetry);
+    if let Some((address, path)) = endpoints.exposed {
+        let exposed = Router::new()
+            .route(&path, any(merged_page))
+            .with_state(merger.clone());
+        serve("Prometheus server", address, exposed, spawner);
+    }
     let merged = Router::new()
         .route(MERGED_PATH, any(merged_page))
         .with_state(merger);

@@ -338,17 +338,16 @@ async fn servers_negotiate_format_and_compression() {
         scope.spawner(),
     );
     let address = || SocketAddr::from(([127, 0, 0, 1], free_port()));
+    let (own, merged) = (address(), address());
     let endpoints = Endpoints {
-        own: address(),
-        merged: address(),
+        own,
+        merged,
+        exposed: None,
     };
-    start(endpoints, telemetry, merger, &scope.spawner());
+    start(endpoints.clone(), telemetry, merger, &scope.spawner());
 
     // Envoy serves only text, and so does the merged page.
-    for (address, path, open) in [
-        (endpoints.own, "/any", true),
-        (endpoints.merged, "/stats/prometheus", false),
-    ] {
+    for (address, path, open) in [(own, "/any", true), (merged, "/stats/prometheus", false)] {
         let (head, body) = ask(address, path, "").await;
         assert!(
             head.contains("content-type: text/plain; version=0.0.4"),
@@ -381,12 +380,7 @@ async fn servers_negotiate_format_and_compression() {
         );
         assert!(body.len() < page.len() / 2);
     }
-    assert!(
-        ask(endpoints.merged, "/metrics", "")
-            .await
-            .0
-            .contains(" 404 ")
-    );
+    assert!(ask(merged, "/metrics", "").await.0.contains(" 404 "));
 }
 
 #[tokio::test]

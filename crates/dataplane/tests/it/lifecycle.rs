@@ -83,13 +83,14 @@ async fn start(startup_grace: Duration) -> Setup {
             relay: None,
             admin: "127.0.0.1:19000".parse().unwrap(),
             envoy: Some(seen),
+            built_in: None,
             readiness,
             telemetry,
             counter: ConnectionCounter::default(),
         },
         stop,
         envoy: Some(EnvoyControls {
-            restarter,
+            restarter: Some(restarter),
             drainer: Drainer::new(client, supervision::handle().0, scope.spawner()),
         }),
     };

@@ -198,6 +198,7 @@ async fn metrics(place: Place, telemetry: &Telemetry, scope: &Scope) {
     let endpoints = Endpoints {
         own: ([127, 0, 0, 1], free_port()).into(),
         merged: place.merged,
+        exposed: None,
     };
     telemetry::start(endpoints, telemetry.clone(), merger, &spawner);
 }

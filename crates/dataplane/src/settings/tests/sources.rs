@@ -84,12 +84,13 @@ const ORIGINAL: [Row; 64] = [
 
 /// Additional settings of this dataplane.
 #[rustfmt::skip]
-const OWN: [Row; 9] = [
+const OWN: [Row; 10] = [
     ("status", 'b', "false", "", ""),
     ("restart", 'b', "false", "", ""),
     ("drain", 'd', "", "", ""),
     ("telemetry-prom-ca-certs-file", 't', "", "DP_TELEMETRY_PROM_CA_CERTS_FILE", "telemetry.prometheus.caCertsFile"),
     ("telemetry-prom-bind-addr", 't', "::", "DP_TELEMETRY_PROM_BIND_ADDR", "telemetry.prometheus.bindAddress"),
+    ("proxy", 't', "envoy", "DP_PROXY", "proxy.kind"),
     ("envoy-hot-restart", 'b', "true", "DP_ENVOY_HOT_RESTART", "envoy.hotRestart"),
     ("envoy-bootstrap-refresh-interval", 'd', "5m", "DP_ENVOY_BOOTSTRAP_REFRESH_INTERVAL", "envoy.bootstrapRefreshInterval"),
     ("envoy-state-dir", 't', "", "DP_ENVOY_STATE_DIR", "envoy.stateDir"),
@@ -375,6 +376,9 @@ fn envoy(flag: &str) -> Option<Case> {
         }
         "envoy-drain-strategy" => case(["gradual", "immediate", "gradual"], &[], |s| {
             s.envoy.drain_strategy.as_str().to_owned()
+        }),
+        "proxy" => case(["builtin", "envoy", "builtin"], &[], |s| {
+            s.envoy.kind.as_str().to_owned()
         }),
         "envoy-executable-path" => case(PATHS, &[], |s| path(s.envoy.executable.clone())),
         "envoy-hot-restart" => case(SWITCHED_OFF, &[], |s| s.envoy.hot_restart.to_string()),

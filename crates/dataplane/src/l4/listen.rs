@@ -1,0 +1,237 @@
+//! Sockets that the proxy listens on, and the task that accepts on one of them.
+//!
+//! Each data thread has its own socket for the same address (`SO_REUSEPORT`, as Envoy has), so that threads share
+//! nothing when they accept, and another proxy of the same user can take the address over.
+
+use std::fs;
+use std::io;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixListener as StdUnixListener;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::future::BoxFuture;
+use futures_util::stream::FuturesUnordered;
+use futures_util::{FutureExt, StreamExt};
+use legate_l4::model::{Address, Name};
+use legate_runtime::CancellationToken;
+use socket2::{Domain, Protocol, SockRef, Type};
+use tokio::net::{TcpListener, UnixListener};
+use tokio::time::sleep;
+
+use super::connection::{Accepted, serve};
+use super::io::Socket;
+use super::proxy::Shared;
+
+/// Connections that wait to be accepted. The system's `somaxconn` limits it further.
+const BACKLOG: i32 = 4_096;
+
+/// Pause after the system refused a connection, because there are no descriptors left.
+const PAUSE: Duration = Duration::from_millis(50);
+
+/// A socket that listens.
+#[derive(Debug)]
+pub(super) enum Listening {
+    Tcp(std::net::TcpListener),
+    Unix(StdUnixListener, SocketFile),
+}
+
+/// A socket file that is removed with its socket, unless another socket has taken its path.
+#[derive(Debug)]
+pub(super) struct SocketFile {
+    path: PathBuf,
+    inode: Option<u64>,
+}
+
+impl Drop for SocketFile {
+    fn drop(&mut self) {
+        if self.inode.is_some() && inode(&self.path) == self.inode {
+            // Fails if somebody else has removed it.
+            let _ = fs::remove_file(&self.path);
+        }
+    }
+}
+
+fn inode(path: &Path) -> Option<u64> {
+    use std::os::unix::fs::MetadataExt;
+    fs::symlink_metadata(path).ok().map(|file| file.ino())
+}
+
+/// Binds `count` sockets to an address; one for a unix socket, which cannot be shared. Those of TCP do not listen yet.
+///
+/// # Errors
+/// The system's error.
+pub(super) fn bind(address: &Address, count: usize) -> io::Result<Vec<Listening>> {
+    match address {
+        Address::Socket(address) => (0..count).map(|_| bind_tcp(*address)).collect(),
+        Address::Pipe { path, mode } => Ok(vec![open_unix(path, *mode)?]),
+        Address::Dns(name, _) => Err(io::Error::other(format!(
+            "{name} is a name; a listener needs an IP address"
+        ))),
+    }
+}
+
+fn bind_tcp(address: std::net::SocketAddr) -> io::Result<Listening> {
+    let socket = socket2::Socket::new(
+        Domain::for_address(address),
+        Type::STREAM.nonblocking().cloexec(),
+        Some(Protocol::TCP),
+    )?;
+    if address.is_ipv6() {
+        // As in Envoy; IPv4 has listeners of its own.
+        socket.set_only_v6(true)?;
+    }
+    socket.set_reuse_address(true)?;
+    socket.set_reuse_port(true)?;
+    socket.bind(&address.into())?;
+    Ok(Listening::Tcp(socket.into()))
+}
+
+/// A socket file appears at its path with its mode and ready to accept, in one step, in the place of an earlier one.
+fn open_unix(path: &Path, mode: u32) -> io::Result<Listening> {
+    use std::os::linux::net::SocketAddrExt;
+    use std::os::unix::ffi::OsStrExt;
+    if let Some(name) = path.as_os_str().as_bytes().strip_prefix(b"@") {
+        let address = std::os::unix::net::SocketAddr::from_abstract_name(name)?;
+        let socket = StdUnixListener::bind_addr(&address)?;
+        socket.set_nonblocking(true)?;
+        let file = SocketFile {
+            path: path.to_owned(),
+            inode: None,
+        };
+        return Ok(Listening::Unix(socket, file));
+    }
+    let mut temporary = path.as_os_str().to_owned();
+    temporary.push(format!(".{}", std::process::id()));
+    let temporary = PathBuf::from(temporary);
+    // Left behind by a process with the same number that was killed.
+    let _ = fs::remove_file(&temporary);
+    let socket = StdUnixListener::bind(&temporary)?;
+    socket.set_nonblocking(true)?;
+    if mode != 0 {
+        fs::set_permissions(&temporary, fs::Permissions::from_mode(mode))?;
+    }
+    fs::rename(&temporary, path)?;
+    let file = SocketFile {
+        inode: inode(path),
+        path: path.to_owned(),
+    };
+    Ok(Listening::Unix(socket, file))
+}
+
+/// A socket of the runtime.
+enum Acceptor {
+    Tcp(TcpListener),
+    Unix(
+        UnixListener,
+        #[expect(dead_code, reason = "removes the file when it is dropped")] SocketFile,
+    ),
+}
+
+impl Acceptor {
+    fn new(listening: Listening) -> io::Result<Acceptor> {
+        Ok(match listening {
+            Listening::Tcp(socket) => {
+                SockRef::from(&socket).listen(BACKLOG)?;
+                Acceptor::Tcp(TcpListener::from_std(socket)?)
+            }
+            Listening::Unix(socket, file) => Acceptor::Unix(UnixListener::from_std(socket)?, file),
+        })
+    }
+
+    async fn accept(&self) -> io::Result<Accepted> {
+        match self {
+            Acceptor::Tcp(socket) => {
+                let (stream, remote) = socket.accept().await?;
+                Ok(Accepted {
+                    socket: Socket::Tcp(stream),
+                    remote: Some(remote),
+                })
+            }
+            Acceptor::Unix(socket, _) => {
+                let (stream, _) = socket.accept().await?;
+                Ok(Accepted {
+                    socket: Socket::Unix(stream),
+                    remote: None,
+                })
+            }
+        }
+    }
+}
+
+/// Accepts and serves connections until `stop`, and serves those that are open then until they end.
+///
+/// # Errors
+/// When the runtime cannot take the socket.
+pub(super) async fn run(
+    shared: Arc<Shared>,
+    name: Name,
+    listening: Listening,
+    stop: CancellationToken,
+) -> io::Result<()> {
+    let mut acceptor = Some(Acceptor::new(listening)?);
+    let mut connections = FuturesUnordered::new();
+    // The runtime's budget is for tasks with a few sources. This one has thousands, and gives others their turn itself.
+    tokio::task::unconstrained(async {
+        while acceptor.is_some() || !connections.is_empty() {
+            tokio::select! {
+                () = stop.cancelled(), if acceptor.is_some() => {
+                    // Callers that wait in the queue are served; closing it would reset them.
+                    let left = acceptor.take();
+                    while let Some(accepted) = waiting(&shared, left.as_ref()) {
+                        connections.extend(begin(&shared, &name, accepted));
+                    }
+                }
+                accepted = next(&shared, acceptor.as_ref()), if acceptor.is_some() => {
+                    connections.extend(begin(&shared, &name, accepted));
+                }
+                Some(()) = connections.next(), if !connections.is_empty() => {}
+            }
+        }
+    })
+    .await;
+    Ok(())
+}
+
+/// A connection, and its part of the limit of connections.
+type Next = (Accepted, tokio::sync::OwnedSemaphorePermit);
+
+/// Serves a connection; `None` if its listener is gone.
+fn begin(
+    shared: &Arc<Shared>,
+    name: &Name,
+    (accepted, slot): Next,
+) -> Option<BoxFuture<'static, ()>> {
+    let listener = shared.serving().listeners.get(name).cloned()?;
+    let served = serve(Arc::clone(shared), listener, accepted);
+    Some(Box::pin(async move {
+        served.await;
+        drop(slot);
+    }))
+}
+
+/// A connection that is there already.
+fn waiting(shared: &Shared, acceptor: Option<&Acceptor>) -> Option<Next> {
+    next(shared, acceptor).now_or_never()
+}
+
+/// The next connection, once the process may have another one. Until then, connections wait in the system's queue.
+async fn next(shared: &Shared, acceptor: Option<&Acceptor>) -> Next {
+    let Some(acceptor) = acceptor else {
+        return std::future::pending().await;
+    };
+    let slot = shared.slot().await;
+    loop {
+        match acceptor.accept().await {
+            Ok(accepted) => return (accepted, slot),
+            Err(error) => {
+                shared.stats.own.accept_pauses.inc();
+                if let Some(suppressed) = shared.refused.pass() {
+                    tracing::warn!(%error, suppressed, "cannot accept a connection");
+                }
+                sleep(PAUSE).await;
+            }
+        }
+    }
+}

@@ -1,0 +1,725 @@
+//! The task that owns the built-in proxy: takes resources from the relay, decides with `legate-l4` what follows from
+//! them, opens and closes sockets, and acknowledges. Data threads serve the connections.
+//!
+//! It never answers for a resource that it does not serve.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, PoisonError, RwLock};
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
+use legate_api::discovery::{DeltaDiscoveryRequest, DeltaDiscoveryResponse};
+use legate_api::{rpc, type_url};
+use legate_l4::config::{Config, Kind, Model, Rejection, Resource};
+use legate_l4::model::{Address, Direction, DnsFamily, Endpoint, Endpoints, Hosts, Name};
+use legate_l4::plan;
+use legate_l4::rbac::Peer;
+use legate_runtime::heap;
+use legate_runtime::{CancellationToken, ReadyHandle, Scope, Spawner, Throttle};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
+use tokio::time::{Instant, MissedTickBehavior, interval};
+
+use super::listen::{self, Listening};
+use super::logs::Logs;
+use super::registry::{Registry, Times};
+use super::serving::Serving;
+use super::stats::Stats;
+use super::tls::Material;
+use crate::relay::Relay;
+
+/// How often the clock of connections ticks, ejections are looked at, and names that are due are resolved.
+const TICK: Duration = Duration::from_secs(1);
+
+/// Descriptors that connections leave to the rest of the process.
+const RESERVED: u64 = 512;
+
+/// At most one line in this time says that a caller was denied.
+const DENIED: Duration = Duration::from_millis(100);
+
+/// The longest name that is resolved at a time; the rest waits for the next tick.
+const RESOLVED_AT_ONCE: usize = 16;
+
+/// What the data threads share.
+#[derive(Debug)]
+pub(super) struct Shared {
+    pub(super) stats: Stats,
+    pub(super) registry: Arc<Registry>,
+    pub(super) logs: Logs,
+    pub(super) host_name: String,
+    /// Whether everything that was configured has been served once.
+    pub(super) live: AtomicBool,
+    /// Throttles the log when connections cannot be accepted.
+    pub(super) refused: Throttle,
+    denied: Throttle,
+    /// Throttles the log when a cluster has as many connections as it may have.
+    pub(super) overflown: Throttle,
+    serving: RwLock<Arc<Serving>>,
+    slots: Arc<Semaphore>,
+    started: Instant,
+}
+
+impl Shared {
+    fn new(options: &Options) -> Shared {
+        let connections = (options.files.saturating_sub(RESERVED) / 2).max(1);
+        let connections = usize::try_from(connections).unwrap_or(usize::MAX);
+        Shared {
+            stats: Stats::default(),
+            registry: Arc::new(Registry::new(options.times.clone())),
+            logs: Logs::default(),
+            host_name: options.host_name.clone(),
+            live: AtomicBool::new(false),
+            refused: Throttle::new(Duration::from_secs(60)),
+            denied: Throttle::new(DENIED),
+            overflown: Throttle::new(Duration::from_secs(10)),
+            serving: RwLock::default(),
+            slots: Arc::new(Semaphore::new(connections.min(Semaphore::MAX_PERMITS))),
+            started: Instant::now(),
+        }
+    }
+
+    /// What is served now.
+    pub(super) fn serving(&self) -> Arc<Serving> {
+        let serving = self.serving.read().unwrap_or_else(PoisonError::into_inner);
+        Arc::clone(&serving)
+    }
+
+    pub(super) fn replace(&self, serving: Arc<Serving>) {
+        let mut current = self.serving.write().unwrap_or_else(PoisonError::into_inner);
+        *current = serving;
+    }
+
+    /// Time since the start of the proxy.
+    pub(super) fn now(&self) -> Duration {
+        self.started.elapsed()
+    }
+
+    /// Waits until the process may have another connection.
+    pub(super) async fn slot(&self) -> OwnedSemaphorePermit {
+        if let Ok(slot) = Arc::clone(&self.slots).try_acquire_owned() {
+            return slot;
+        }
+        self.stats.own.accept_pauses.inc();
+        match Arc::clone(&self.slots).acquire_owned().await {
+            Ok(slot) => slot,
+            // It is never closed.
+            Err(_) => std::future::pending().await,
+        }
+    }
+
+    /// Logs that a caller was denied, unless there are too many.
+    pub(super) fn log_denied(
+        &self,
+        listener: &str,
+        remote: Option<SocketAddr>,
+        peer: Option<&Peer>,
+        policy: &str,
+    ) {
+        if let Some(suppressed) = self.denied.pass() {
+            let peer = peer.and_then(|peer| peer.uris.first());
+            let peer = peer.map_or("without certificate", String::as_str);
+            let remote = remote.map(|remote| remote.to_string()).unwrap_or_default();
+            tracing::info!(
+                listener,
+                remote,
+                peer,
+                policy,
+                suppressed,
+                "denied a connection"
+            );
+        }
+    }
+}
+
+/// Settings of the built-in proxy.
+#[derive(Debug, Clone)]
+pub(crate) struct Options {
+    /// The number of data threads. At least 1.
+    pub(crate) threads: usize,
+    /// The limit of open files of the process.
+    pub(crate) files: u64,
+    /// The name of the machine, for access logs.
+    pub(crate) host_name: String,
+    /// Limits on the time of connections.
+    pub(crate) times: Times,
+}
+
+/// The built-in proxy. Clones refer to the same one.
+#[derive(Debug, Clone)]
+pub struct BuiltIn {
+    pub(super) shared: Arc<Shared>,
+    pub(super) config: Arc<RwLock<Config>>,
+    pub(super) threads: usize,
+    draining: watch::Sender<Draining>,
+}
+
+/// Which listeners accept no connections any more.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
+pub(crate) enum Draining {
+    /// All accept.
+    #[default]
+    No,
+    /// Those for traffic to the application have ended.
+    Inbound,
+    /// All have ended.
+    All,
+}
+
+impl Draining {
+    fn ends(self, direction: Direction) -> bool {
+        match self {
+            Draining::No => false,
+            Draining::Inbound => direction == Direction::Inbound,
+            Draining::All => true,
+        }
+    }
+}
+
+impl BuiltIn {
+    /// A proxy that serves nothing yet.
+    pub(crate) fn new(options: &Options) -> BuiltIn {
+        BuiltIn {
+            shared: Arc::new(Shared::new(options)),
+            config: Arc::default(),
+            threads: options.threads.max(1),
+            draining: watch::Sender::new(Draining::No),
+        }
+    }
+
+    /// Starts it. It gets its resources from `relay`, to which `node`, an encoded `Node`, says which proxy it is. It
+    /// runs until the scope of `spawner` stops; a failure is that of a task there.
+    ///
+    /// # Errors
+    /// When the system refuses a thread.
+    pub(crate) fn start(
+        &self,
+        node: Bytes,
+        relay: Relay,
+        ready: ReadyHandle,
+        spawner: &Spawner,
+    ) -> std::io::Result<()> {
+        let threads = (0..self.threads)
+            .map(|_| spawner.child_on_own_thread("l4-data"))
+            .collect::<std::io::Result<_>>()?;
+        let driver = Driver {
+            shared: Arc::clone(&self.shared),
+            config: Arc::clone(&self.config),
+            model: Model::default(),
+            material: Material::default(),
+            sockets: HashMap::new(),
+            threads,
+            node,
+            subscribed: BTreeMap::new(),
+            resolved: HashMap::new(),
+            ready,
+            draining: self.draining.subscribe(),
+            burst: Burst::default(),
+        };
+        spawner.spawn("built-in proxy", driver.run(relay, spawner.token()));
+        Ok(())
+    }
+
+    /// Stops accepting connections before the end: those to the application, or all of a gateway, which has no such
+    /// listener.
+    pub(crate) fn drain_to_stop(&self) {
+        let config = self.config.read().unwrap_or_else(PoisonError::into_inner);
+        let mut listeners = config.listeners();
+        let has_inbound = listeners.any(|listener| listener.direction == Direction::Inbound);
+        self.drain(match has_inbound {
+            true => Draining::Inbound,
+            false => Draining::All,
+        });
+    }
+
+    /// Stops accepting connections, for good. Open ones stay. A drain never takes back an earlier one.
+    pub(crate) fn drain(&self, draining: Draining) {
+        self.draining
+            .send_modify(|current| *current = draining.max(*current));
+    }
+
+    /// Which listeners accept no connections any more.
+    pub(crate) fn draining(&self) -> Draining {
+        *self.draining.borrow()
+    }
+
+    /// The proxy in the status document.
+    pub(crate) fn status(&self) -> serde_json::Value {
+        let serving = self.shared.serving();
+        let listeners = serving.listeners.values();
+        serde_json::json!({
+            "connections": self.connections(),
+            "draining": self.draining() != Draining::No,
+            "threads": self.threads,
+            "listeners": listeners.map(|one| one.spec.address.to_string()).collect::<Vec<_>>(),
+            "clusters": serving.clusters.len(),
+        })
+    }
+
+    /// The number of open connections.
+    pub(crate) fn connections(&self) -> usize {
+        self.shared.registry.len()
+    }
+}
+
+/// The sockets of a listener.
+struct Sockets {
+    address: Address,
+    /// Bound, and not listening before the listener has everything that it needs.
+    waiting: Vec<Listening>,
+    /// Ends the accepting.
+    stop: CancellationToken,
+}
+
+impl Drop for Sockets {
+    fn drop(&mut self) {
+        self.stop.cancel();
+    }
+}
+
+/// State of the task.
+struct Driver {
+    shared: Arc<Shared>,
+    config: Arc<RwLock<Config>>,
+    model: Model,
+    material: Material,
+    sockets: HashMap<Name, Sockets>,
+    threads: Vec<Scope>,
+    /// Sent with the first request of a stream.
+    node: Bytes,
+    /// The names that are subscribed to, by type.
+    subscribed: BTreeMap<Kind, BTreeSet<Name>>,
+    /// When the name of a cluster is resolved again.
+    resolved: HashMap<Name, Instant>,
+    ready: ReadyHandle,
+    draining: watch::Receiver<Draining>,
+    burst: Burst,
+}
+
+/// Notices the end of a burst of connections, after which much memory is free.
+#[derive(Debug, Default)]
+struct Burst {
+    /// The most connections since the last burst.
+    most: usize,
+    /// Ticks since there were few.
+    quiet: u32,
+}
+
+impl Burst {
+    /// A burst has fewer connections than this in no case.
+    const LEAST: usize = 64;
+    /// Ticks with few connections that end a burst.
+    const QUIET: u32 = 10;
+
+    /// Takes the number of connections at a tick. Returns whether a burst has ended.
+    fn tick(&mut self, connections: usize) -> bool {
+        self.most = self.most.max(connections);
+        if self.most < Burst::LEAST || connections > self.most / 2 {
+            self.quiet = 0;
+            return false;
+        }
+        self.quiet += 1;
+        if self.quiet < Burst::QUIET {
+            return false;
+        }
+        *self = Burst {
+            most: connections,
+            quiet: 0,
+        };
+        true
+    }
+}
+
+/// Why the proxy ended.
+#[derive(Debug, thiserror::Error)]
+#[error("the relay has ended")]
+struct RelayEnded;
+
+/// A name that was resolved: the cluster and its new endpoints, if there are some.
+type Resolved = (Name, Option<Endpoints>);
+
+impl Driver {
+    async fn run(mut self, relay: Relay, stop: CancellationToken) -> Result<(), RelayEnded> {
+        let (requests, mut responses) = relay.join().await;
+        for kind in [Kind::Cluster, Kind::Listener] {
+            self.request(&requests, kind, DeltaDiscoveryRequest::default())
+                .await;
+        }
+        let mut ticks = interval(TICK);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut resolving = FuturesUnordered::new();
+        let mut draining = self.draining.clone();
+        loop {
+            tokio::select! {
+                () = stop.cancelled() => return Ok(()),
+                Ok(()) = draining.changed() => self.close_drained(),
+                response = responses.recv() => match response {
+                    Some(response) => self.on_response(&requests, response).await,
+                    None if stop.is_cancelled() => return Ok(()),
+                    None => return Err(RelayEnded),
+                },
+                _ = ticks.tick() => {
+                    self.on_tick();
+                    if resolving.len() < RESOLVED_AT_ONCE {
+                        resolving.extend(self.due_names());
+                    }
+                }
+                Some(resolved) = resolving.next(), if !resolving.is_empty() => {
+                    self.on_resolved(resolved);
+                }
+            }
+        }
+    }
+
+    async fn request(
+        &mut self,
+        requests: &mpsc::Sender<DeltaDiscoveryRequest>,
+        kind: Kind,
+        request: DeltaDiscoveryRequest,
+    ) {
+        let request = DeltaDiscoveryRequest {
+            type_url: url(kind).to_owned(),
+            node: std::mem::take(&mut self.node),
+            ..request
+        };
+        // Fails if the relay has ended, which is seen when its next response is awaited.
+        let _ = requests.send(request).await;
+    }
+
+    async fn on_response(
+        &mut self,
+        requests: &mpsc::Sender<DeltaDiscoveryRequest>,
+        response: DeltaDiscoveryResponse,
+    ) {
+        let Some(kind) = kind(&response.type_url) else {
+            return;
+        };
+        let error = self.apply(kind, &response).await.err();
+        if let Some(rejection) = &error {
+            tracing::debug!(?kind, error = rejection.message, "a response is rejected");
+        }
+        let answer = DeltaDiscoveryRequest {
+            response_nonce: response.nonce,
+            error_detail: error.map(|rejection| rpc::Status {
+                // INVALID_ARGUMENT
+                code: 3,
+                message: rejection.message,
+                ..rpc::Status::default()
+            }),
+            ..DeltaDiscoveryRequest::default()
+        };
+        self.request(requests, kind, answer).await;
+        self.subscribe(requests).await;
+        self.report();
+    }
+
+    /// Applies a response as a whole.
+    async fn apply(
+        &mut self,
+        kind: Kind,
+        response: &DeltaDiscoveryResponse,
+    ) -> Result<(), Rejection> {
+        let resources: Vec<Resource> = response
+            .resources
+            .iter()
+            .map(|resource| Resource {
+                name: resource.name.as_str().into(),
+                version: resource.version.clone(),
+                body: resource.resource.clone(),
+            })
+            .collect();
+        let next = self
+            .config()
+            .apply(kind, &resources, &response.removed_resources)?;
+        let model = next.model(&self.model);
+        let former = self.shared.serving();
+        let invalid = |message| Rejection {
+            message,
+            needs_envoy: None,
+        };
+        let serving = Serving::new(&model, &former, &self.material, &self.shared.stats);
+        let serving = Arc::new(serving.map_err(invalid)?);
+        let bound = self.bind(&next).map_err(invalid)?;
+        // Nothing can fail from here on.
+        *self.config.write().unwrap_or_else(PoisonError::into_inner) = next;
+        let has_changed = self.model != model;
+        self.model = model;
+        self.shared.replace(serving);
+        self.open(bound);
+        drop(former);
+        if has_changed {
+            self.judge().await;
+            self.material.forget_unused();
+            self.shared.stats.forget_unused();
+        }
+        Ok(())
+    }
+
+    fn config(&self) -> std::sync::RwLockReadGuard<'_, Config> {
+        self.config.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Binds the sockets of listeners that have none at their address.
+    fn bind(&self, next: &Config) -> Result<Vec<(Name, Sockets)>, String> {
+        let mut bound = Vec::new();
+        let mut addresses = BTreeMap::new();
+        for listener in next.listeners() {
+            if let Some(other) = addresses.insert(&listener.address, &listener.name) {
+                return Err(format!(
+                    "Error adding/updating listener(s) {}: error adding listener: '{}' has duplicate address \
+                     '{}' as existing listener {other}",
+                    listener.name, listener.name, listener.address
+                ));
+            }
+            let own = self.sockets.get(&listener.name);
+            if own.is_some_and(|own| own.address == listener.address) {
+                continue;
+            }
+            let sockets = listen::bind(&listener.address, self.threads.len());
+            let sockets = sockets.map_err(|error| {
+                let address = &listener.address;
+                format!(
+                    "Error adding/updating listener(s) {}: cannot bind '{address}': {error}",
+                    listener.name
+                )
+            })?;
+            let sockets = Sockets {
+                address: listener.address.clone(),
+                waiting: sockets,
+                stop: CancellationToken::new(),
+            };
+            bound.push((listener.name.clone(), sockets));
+        }
+        Ok(bound)
+    }
+
+    /// Takes new sockets over, closes those of removed listeners, and lets those listen whose listener is served.
+    fn open(&mut self, bound: Vec<(Name, Sockets)>) {
+        self.sockets.extend(bound);
+        self.close_drained();
+        let names: BTreeSet<Name> = self
+            .config()
+            .listeners()
+            .map(|listener| listener.name.clone())
+            .collect();
+        self.sockets.retain(|name, _| names.contains(name));
+        for name in self.model.listeners.keys() {
+            let Some(sockets) = self.sockets.get_mut(name) else {
+                continue;
+            };
+            for (listening, thread) in sockets.waiting.drain(..).zip(&self.threads) {
+                let shared = Arc::clone(&self.shared);
+                let (name, stop) = (name.clone(), sockets.stop.clone());
+                thread.spawn(
+                    "connections of a listener",
+                    listen::run(shared, name, listening, stop),
+                );
+            }
+        }
+    }
+
+    /// Closes the sockets of listeners that accept no connections any more.
+    fn close_drained(&mut self) {
+        let draining = *self.draining.borrow();
+        let config = self.config.read().unwrap_or_else(PoisonError::into_inner);
+        for listener in config.listeners() {
+            if draining.ends(listener.direction) {
+                self.sockets.remove(&listener.name);
+            }
+        }
+    }
+
+    /// Judges open connections by the configuration as it is now.
+    async fn judge(&self) {
+        let serving = self.shared.serving();
+        let closed = self
+            .shared
+            .registry
+            .judge(|open| {
+                let listener = serving.listeners.get(&open.listener);
+                let chains = listener.map(|listener| &listener.chains);
+                plan::fate(&open.id, open.peer.as_deref(), chains)
+            })
+            .await;
+        if closed > 0 {
+            tracing::info!(closed, "closed connections that new rules deny");
+        }
+    }
+
+    /// Subscribes to what the resources refer to.
+    async fn subscribe(&mut self, requests: &mpsc::Sender<DeltaDiscoveryRequest>) {
+        let wanted = [
+            (Kind::Endpoints, self.config().endpoint_names()),
+            (Kind::Secret, self.config().secret_names()),
+        ];
+        for (kind, names) in wanted {
+            let known = self.subscribed.entry(kind).or_default();
+            let text = |name: &Name| name.to_string();
+            let added: Vec<String> = names.difference(known).map(text).collect();
+            let gone: Vec<String> = known.difference(&names).map(text).collect();
+            *known = names;
+            if added.is_empty() && gone.is_empty() {
+                continue;
+            }
+            let request = DeltaDiscoveryRequest {
+                resource_names_subscribe: added,
+                resource_names_unsubscribe: gone,
+                ..DeltaDiscoveryRequest::default()
+            };
+            self.request(requests, kind, request).await;
+        }
+    }
+
+    fn report(&self) {
+        let config = self.config();
+        let waiting = config.listeners().find(|listener| {
+            let served = self.model.listeners.get(&listener.name);
+            served.is_none()
+        });
+        match waiting {
+            _ if !config.is_complete() => self.ready.pending("it has no configuration yet"),
+            Some(listener) => {
+                let name = &listener.name;
+                self.ready
+                    .pending(format!("the listener {name} has no certificate yet"));
+            }
+            None => {
+                self.shared.live.store(true, Ordering::Relaxed);
+                self.ready.ready();
+            }
+        }
+    }
+
+    fn on_tick(&mut self) {
+        self.shared.registry.tick();
+        if self.burst.tick(self.shared.registry.len()) {
+            heap::trim();
+        }
+        let now = self.shared.now();
+        for cluster in self.shared.serving().clusters.values() {
+            let due = {
+                let mut balancer = cluster.balancer();
+                let due = balancer.next_tick().is_some_and(|at| at <= now);
+                if due {
+                    balancer.tick(now);
+                }
+                due
+            };
+            if due {
+                cluster.show();
+            }
+        }
+    }
+
+    /// The names that have to be resolved now.
+    fn due_names(&mut self) -> Vec<impl Future<Output = Resolved> + use<>> {
+        let (now, serving) = (Instant::now(), self.shared.serving());
+        self.resolved
+            .retain(|name, _| serving.clusters.contains_key(name));
+        let mut due = Vec::new();
+        for (name, cluster) in &serving.clusters {
+            let Some(Hosts::LogicalDns {
+                endpoints,
+                refresh,
+                family,
+            }) = cluster.resolves()
+            else {
+                continue;
+            };
+            if self.resolved.get(name).is_some_and(|at| *at > now) {
+                continue;
+            }
+            self.resolved.insert(name.clone(), now + *refresh);
+            cluster.stats.update_attempt.inc();
+            let target = endpoints.priorities.iter().flatten().next().cloned();
+            let (name, family) = (name.clone(), *family);
+            due.push(async move {
+                let resolved = match target {
+                    Some(target) => resolve(target, family).await,
+                    None => None,
+                };
+                (name, resolved)
+            });
+        }
+        due
+    }
+
+    fn on_resolved(&self, (name, endpoints): Resolved) {
+        let serving = self.shared.serving();
+        let Some(cluster) = serving.clusters.get(&name) else {
+            return;
+        };
+        // A name that is not resolved keeps its last address, as in Envoy.
+        let Some(endpoints) = endpoints else {
+            cluster.stats.update_failure.inc();
+            return;
+        };
+        cluster.stats.update_success.inc();
+        cluster.balancer().update(&endpoints);
+        cluster.show();
+    }
+}
+
+/// Resolves the name of an endpoint.
+async fn resolve(target: Endpoint, family: DnsFamily) -> Option<Endpoints> {
+    let (name, port) = match &target.address {
+        Address::Dns(name, port) => (name.to_string(), *port),
+        _ => {
+            return Some(Endpoints {
+                priorities: vec![vec![target]],
+            });
+        }
+    };
+    let found = tokio::net::lookup_host((name.as_str(), port)).await;
+    let found = found
+        .inspect_err(|error| tracing::debug!(name, %error, "a name cannot be resolved"))
+        .ok()?;
+    let (v4, v6): (Vec<SocketAddr>, Vec<SocketAddr>) = found.partition(SocketAddr::is_ipv4);
+    let address = match family {
+        DnsFamily::V4 => v4.first(),
+        DnsFamily::V6 => v6.first(),
+        DnsFamily::V4Preferred => v4.first().or(v6.first()),
+        DnsFamily::Auto | DnsFamily::All => v6.first().or(v4.first()),
+    };
+    let endpoint = Endpoint {
+        address: Address::Socket(*address?),
+        ..target
+    };
+    Some(Endpoints {
+        priorities: vec![vec![endpoint]],
+    })
+}
+
+fn url(kind: Kind) -> &'static str {
+    match kind {
+        Kind::Secret => type_url::SECRET,
+        Kind::Cluster => type_url::CLUSTER,
+        Kind::Endpoints => type_url::ENDPOINT,
+        Kind::Listener => type_url::LISTENER,
+    }
+}
+
+fn kind(url: &str) -> Option<Kind> {
+    Kind::ALL.into_iter().find(|kind| self::url(*kind) == url)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_burst_ends_once() {
+        let mut burst = Burst::default();
+        let mut ends = |connections, ticks| (0..ticks).filter(|_| burst.tick(connections)).count();
+        assert_eq!(ends(10, 100), 0);
+        assert_eq!(ends(1_000, 5), 0);
+        assert_eq!(ends(600, 100), 0);
+        assert_eq!(ends(400, 9), 0);
+        assert_eq!(ends(600, 1), 0);
+        assert_eq!(ends(400, 100), 1);
+        assert_eq!(ends(0, 100), 1);
+        assert_eq!(ends(0, 100), 0);
+    }
+}
