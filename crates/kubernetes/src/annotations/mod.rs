@@ -13,6 +13,7 @@ use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::{Volume, VolumeMount};
 use legate_model::ExposePath;
+use serde::Deserialize;
 use serde_json::Value;
 
 pub use self::keys::{KEYS, Key, PREFIX, Treatment};
@@ -126,6 +127,27 @@ pub struct Annotations {
     pub written: Written,
 }
 
+/// The proxy in a sidecar, as in the flag `-proxy` of `legate-dataplane`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ProxyKind {
+    /// Envoy.
+    #[default]
+    Envoy,
+    /// The one in the sidecar's process, for TCP.
+    Builtin,
+}
+
+impl ProxyKind {
+    /// The value of the flag.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            ProxyKind::Envoy => "envoy",
+            ProxyKind::Builtin => "builtin",
+        }
+    }
+}
+
 /// The sidecar's container.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Sidecar {
@@ -137,6 +159,8 @@ pub struct Sidecar {
     pub memory_limit: Option<String>,
     /// `sidecar-proxy-memory-request`
     pub memory_request: Option<String>,
+    /// `sidecar-proxy-kind`
+    pub kind: Option<ProxyKind>,
     /// `consul-envoy-proxy-concurrency`
     pub concurrency: Option<u32>,
     /// `envoy-extra-args`
@@ -365,6 +389,7 @@ impl Reader<'_> {
             cpu_request: self.read("sidecar-proxy-cpu-request", values::quantity)?,
             memory_limit: self.read("sidecar-proxy-memory-limit", values::quantity)?,
             memory_request: self.read("sidecar-proxy-memory-request", values::quantity)?,
+            kind: self.read("sidecar-proxy-kind", values::proxy_kind)?,
             concurrency: self.read("consul-envoy-proxy-concurrency", values::number)?,
             envoy_extra_args: self.read("envoy-extra-args", values::text)?,
             use_proxy_health_check: self.read("use-proxy-health-check", values::boolean)?,

@@ -2,6 +2,8 @@
 
 use std::net::IpAddr;
 
+use super::ProxyKind;
+
 /// A port of a pod, by number or name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Port {
@@ -29,6 +31,14 @@ pub(super) fn boolean(text: &str) -> Result<bool, Reason> {
         "1" | "t" | "T" | "true" | "TRUE" | "True" => Ok(true),
         "0" | "f" | "F" | "false" | "FALSE" | "False" => Ok(false),
         _ => Err("is neither true nor false".to_owned()),
+    }
+}
+
+pub(super) fn proxy_kind(text: &str) -> Result<ProxyKind, Reason> {
+    match text {
+        "envoy" => Ok(ProxyKind::Envoy),
+        "builtin" => Ok(ProxyKind::Builtin),
+        _ => Err("is neither envoy nor builtin".to_owned()),
     }
 }
 

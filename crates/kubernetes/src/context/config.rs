@@ -6,6 +6,8 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Deserializer};
 
+use crate::annotations::ProxyKind;
+
 /// The configuration file cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
@@ -131,6 +133,8 @@ impl Default for TransparentProxy {
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(default, rename_all = "camelCase", deny_unknown_fields)]
 pub struct SidecarProxy {
+    /// The proxy in the sidecar. Default Envoy.
+    pub kind: ProxyKind,
     /// Envoy's worker threads. Default 2.
     pub concurrency: u32,
     /// The container's resources. Default none.
@@ -142,6 +146,7 @@ pub struct SidecarProxy {
 impl Default for SidecarProxy {
     fn default() -> SidecarProxy {
         SidecarProxy {
+            kind: ProxyKind::Envoy,
             concurrency: 2,
             resources: Resources::default(),
             lifecycle: Lifecycle::default(),

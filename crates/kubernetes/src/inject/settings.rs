@@ -7,7 +7,9 @@ use legate_model::DEFAULT_TENANCY;
 use super::installation::Installation;
 use super::request::{Refusal, Request};
 use super::service::{self, Instance};
-use crate::annotations::{self, Annotations, CONSUL_NAMESPACE, DNS, PREFIX, TRANSPARENT_PROXY};
+use crate::annotations::{
+    self, Annotations, CONSUL_NAMESPACE, DNS, PREFIX, ProxyKind, TRANSPARENT_PROXY,
+};
 
 /// The input for the sidecar and the rest of the patch.
 #[derive(Debug, Clone)]
@@ -30,6 +32,8 @@ pub(super) struct Settings {
     pub(super) lifecycle: Lifecycle,
     /// Whether the readiness probe queries Envoy's `/ready`.
     pub(super) proxy_health_check: bool,
+    /// The proxy in the sidecar.
+    pub(super) kind: ProxyKind,
     /// Envoy's worker threads.
     pub(super) concurrency: u32,
     /// Envoy's log level, if it differs from the sidecar's.
@@ -109,6 +113,10 @@ impl Settings {
                 .unwrap_or_else(|| config.metrics.default_prometheus_scrape_path.clone()),
             lifecycle: lifecycle(installation, annotations),
             proxy_health_check: annotations.sidecar.use_proxy_health_check == Some(true),
+            kind: annotations
+                .sidecar
+                .kind
+                .unwrap_or(config.sidecar_proxy.kind),
             concurrency: annotations
                 .sidecar
                 .concurrency

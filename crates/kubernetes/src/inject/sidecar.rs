@@ -6,7 +6,7 @@ use super::data;
 use super::installation::Installation;
 use super::request::{DNS_PORT, INBOUND_PORT, SIDECAR_USER};
 use super::settings::Settings;
-use crate::annotations::{self, CA_CERTS};
+use crate::annotations::{self, CA_CERTS, ProxyKind};
 
 /// Name of the container.
 pub(super) const NAME: &str = "consul-dataplane";
@@ -134,6 +134,9 @@ fn arguments(installation: &Installation, settings: &Settings) -> Vec<String> {
         format!("-envoy-concurrency={}", settings.concurrency),
     ];
     let mut push = |argument: String| arguments.push(argument);
+    if settings.kind != ProxyKind::Envoy {
+        push(format!("-proxy={}", settings.kind.as_str()));
+    }
     if servers.skip_server_watch {
         push("-server-watch-disabled=true".to_owned());
     }

@@ -242,6 +242,15 @@ fn probes() {
 }
 
 #[test]
+fn the_built_in_proxy() {
+    golden(
+        "built-in-proxy",
+        &plain(),
+        &pod(&[("sidecar-proxy-kind", "builtin")]),
+    );
+}
+
+#[test]
 fn redirection() {
     let annotated = pod(&[
         ("transparent-proxy-exclude-inbound-ports", "9000, 9001"),
