@@ -96,6 +96,8 @@ pub struct Mesh {
     folder: TempDir,
     network: [u8; 2],
     places: BTreeMap<&'static str, u8>,
+    /// The value of `-proxy` of sidecars.
+    proxy_kind: &'static str,
 }
 
 impl Mesh {
@@ -127,6 +129,7 @@ impl Mesh {
             folder,
             network,
             places: BTreeMap::new(),
+            proxy_kind: "envoy",
         }
     }
 
@@ -395,7 +398,13 @@ impl Mesh {
             program: None,
             address: self.place(instance),
             flags,
+            proxy_kind: self.proxy_kind,
         }
+    }
+
+    /// Sidecars that start from now on have this kind of proxy, `envoy` or `builtin`. At first it is `envoy`.
+    pub fn use_proxy(&mut self, kind: &'static str) {
+        self.proxy_kind = kind;
     }
 
     /// Starts a sidecar with these flags.

@@ -30,6 +30,8 @@ pub struct SidecarFlags {
     pub address: IpAddr,
     /// All other flags with their values.
     pub flags: Vec<(&'static str, String)>,
+    /// The value of `-proxy`, which other programs lack.
+    pub proxy_kind: &'static str,
 }
 
 impl SidecarFlags {
@@ -105,6 +107,7 @@ impl Sidecar {
         if flags.program.is_none() {
             // Several sidecars share the network here; other programs lack this setting.
             command.arg(format!("-telemetry-prom-bind-addr={address}"));
+            command.arg(format!("-proxy={}", flags.proxy_kind));
         }
         let child = command.spawn().expect("the dataplane can be started");
         // Other programs have no readiness of their own, only Envoy's.
