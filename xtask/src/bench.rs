@@ -26,14 +26,18 @@ pub(crate) struct Options {
     /// Number of times each failure of a server is measured
     #[arg(long, default_value_t = 20)]
     failures: u32,
-    /// One part: start (with memory and probe), relay, metrics, restart or hostile of the dataplane, or server,
+    /// One part: start (with memory and probe), relay, metrics, restart or hostile of the dataplane, l4 (the built-in
+    /// proxy beside Envoy), or server,
     /// gateways, federation (proxies that use services of another datacenter), store, api, etcd; default: all of
     /// these. Or failover, as root. Or kubernetes or gateway-api, with the requirements of `cargo xtask kind`
     #[arg(long, value_parser = [
-        "start", "relay", "metrics", "restart", "hostile", "server", "gateways", "federation", "store", "api",
+        "start", "relay", "metrics", "restart", "hostile", "l4", "server", "gateways", "federation", "store", "api",
         "etcd", "failover", "kubernetes", "gateway-api",
     ])]
     only: Option<String>,
+    /// Fewer and shorter turns, in the part l4
+    #[arg(long)]
+    quick: bool,
     /// Profile of the measured dataplane; `quick-release` builds faster and uses more memory
     #[arg(long, default_value = "sidecar")]
     profile: String,
@@ -77,13 +81,16 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> anyhow::Result<()
     }
     if !matches!(
         only,
-        Some("server" | "gateways" | "federation" | "store" | "api" | "etcd")
+        Some("l4" | "server" | "gateways" | "federation" | "store" | "api" | "etcd")
     ) {
         sidecar(workspace, options)?;
     }
     if matches!(only, None | Some("relay")) {
         let mut relay = workspace.cargo(&["bench", "-p", "legate-dataplane", "--bench", "relay"]);
         workspace::run(relay.args(PROFILE))?;
+    }
+    if matches!(only, None | Some("l4")) {
+        l4(workspace, options)?;
     }
     if matches!(only, None | Some("server")) {
         server(workspace, options)?;
@@ -140,6 +147,22 @@ fn sidecar(workspace: &Workspace, options: &Options) -> anyhow::Result<()> {
         sidecar.args(["--only", only]);
     }
     workspace::run(&mut sidecar)
+}
+
+/// Sidecars with the built-in proxy, compared with those with Envoy.
+fn l4(workspace: &Workspace, options: &Options) -> anyhow::Result<()> {
+    let envoy = envoy::get(workspace)?;
+    let mut build = workspace.cargo(&["build", "-p", "legate-dataplane", "--locked"]);
+    workspace::run(build.args(["--profile", &options.profile]))?;
+    let mut l4 = workspace.cargo(&["bench", "-p", "legate-tests", "--bench", "l4"]);
+    l4.args(PROFILE)
+        .env("LEGATE_ENVOY", envoy)
+        .env("LEGATE_BINARIES", workspace.target.join(&options.profile))
+        .arg("--");
+    if options.quick {
+        l4.arg("--quick");
+    }
+    workspace::run(&mut l4)
 }
 
 /// Sidecars that lose a server, compared with `consul-dataplane` as above.

@@ -1,0 +1,116 @@
+//! The load of a turn.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::task::JoinSet;
+use tokio::time::Instant;
+
+use crate::echo::SINK;
+
+/// What is done.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Kind {
+    /// 1 KiB there and back, again and again, on 64 connections. Counts exchanges.
+    Exchanges,
+    /// 64 KiB at a time in one direction of one connection. Counts megabytes.
+    Bulk,
+    /// A connection with a byte there and back, on 8 connections at a time. Counts connections.
+    New,
+}
+
+/// Runs a turn, and returns its count. Connections that fail are not counted.
+pub(crate) async fn run(kind: Kind, server: SocketAddr, turn: Duration) -> f64 {
+    let until = Instant::now() + turn;
+    let mut work = JoinSet::new();
+    match kind {
+        Kind::Exchanges => {
+            for _ in 0..64 {
+                work.spawn(exchanges(server, until));
+            }
+        }
+        Kind::Bulk => {
+            work.spawn(bulk(server, until));
+        }
+        Kind::New => {
+            for _ in 0..8 {
+                work.spawn(connections(server, until));
+            }
+        }
+    }
+    let mut total = 0.0;
+    while let Some(count) = work.join_next().await {
+        total += count.expect("no panic");
+    }
+    total
+}
+
+async fn exchanges(server: SocketAddr, until: Instant) -> f64 {
+    let mut count = 0.0;
+    let exchange = async {
+        let mut stream = TcpStream::connect(server).await?;
+        stream.set_nodelay(true)?;
+        let mut bytes = [0; 1024];
+        while Instant::now() < until {
+            stream.write_all(&bytes).await?;
+            stream.read_exact(&mut bytes).await?;
+            count += 1.0;
+        }
+        Ok::<_, std::io::Error>(())
+    };
+    // What was counted so far counts.
+    let _ = exchange.await;
+    count
+}
+
+async fn bulk(server: SocketAddr, until: Instant) -> f64 {
+    let mut count = 0.0;
+    let send = async {
+        let mut stream = TcpStream::connect(server).await?;
+        stream.write_u8(SINK).await?;
+        let bytes = vec![1; 64 * 1024];
+        while Instant::now() < until {
+            stream.write_all(&bytes).await?;
+            count += bytes.len() as f64 / 1e6;
+        }
+        stream.shutdown().await?;
+        // Everything has arrived.
+        stream.read_u8().await
+    };
+    let _ = send.await;
+    count
+}
+
+async fn connections(server: SocketAddr, until: Instant) -> f64 {
+    let mut count = 0.0;
+    while Instant::now() < until {
+        if exchanged(server).await {
+            count += 1.0;
+        }
+    }
+    count
+}
+
+/// Opens a connection, and exchanges a byte.
+pub(crate) async fn exchanged(server: SocketAddr) -> bool {
+    connected(server).await.is_ok()
+}
+
+async fn connected(server: SocketAddr) -> std::io::Result<TcpStream> {
+    let mut stream = TcpStream::connect(server).await?;
+    stream.set_nodelay(true)?;
+    stream.write_u8(b'x').await?;
+    stream.read_u8().await?;
+    Ok(stream)
+}
+
+/// Opens connections that are idle after an exchange.
+pub(crate) async fn idle(server: SocketAddr, count: usize) -> Vec<TcpStream> {
+    let mut held = Vec::new();
+    for _ in 0..count {
+        held.push(connected(server).await.expect("a connection"));
+    }
+    held
+}
