@@ -20,6 +20,8 @@ mod consul_dataplane;
 mod consul_server;
 mod credentials;
 mod dns;
+mod from_consul;
+mod peer_stream;
 mod peering;
 mod recorded;
 mod replacement;

@@ -25,6 +25,7 @@ mod mesh_gateway;
 mod metrics;
 mod outage;
 mod peering;
+mod peering_document;
 mod permissive;
 mod picks;
 mod prepared_queries;

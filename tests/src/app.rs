@@ -1,15 +1,18 @@
 //! Applications without knowledge of the mesh: an HTTP and a TCP server that return their name and,
 //! over HTTP, the caller's identity from Envoy.
 
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
 
 use axum::extract::State;
 use axum::{Json, Router};
-use http::{HeaderMap, Uri};
+use http::{HeaderMap, StatusCode, Uri};
 use legate_runtime::{Scope, Spawner};
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{TcpListener, TcpStream};
+
+use crate::client;
+use crate::sites::Namespace;
 
 /// Serves HTTP until the scope ends: `{"instance": …, "caller": …, "path": …, "headers": {…}}`, with
 /// path and headers as received.
@@ -49,6 +52,39 @@ async fn answer(State(instance): State<String>, uri: Uri, headers: HeaderMap) ->
         .collect();
     let path = uri.to_string();
     Json(json!({"instance": instance, "caller": caller, "path": path, "headers": all}))
+}
+
+/// Serves HTTP on all addresses of a site until the scope ends. The answer is the name and, if it calls another one, `>`
+/// and the answer from there, with its status; 502 without one.
+///
+/// # Panics
+///
+/// If the port cannot be bound.
+pub async fn chained(
+    name: &str,
+    network: &Namespace,
+    port: u16,
+    calls: Option<SocketAddr>,
+    scope: &Scope,
+) {
+    let listener = network.within(TcpListener::bind((Ipv4Addr::UNSPECIFIED, port)));
+    let listener = listener.await.expect("the port is free");
+    let (network, own) = (network.clone(), name.to_owned());
+    let router = Router::new().fallback(move || async move {
+        let Some(next) = calls else {
+            return (StatusCode::OK, own);
+        };
+        match network.within(client::get(next, "/")).await {
+            Ok((status, text)) => (status, format!("{own} > {text}")),
+            Err(error) => (StatusCode::BAD_GATEWAY, format!("{own}: {next}: {error}")),
+        }
+    });
+    let stop = scope.token().cancelled_owned();
+    scope.spawn(format!("app {name}"), async move {
+        axum::serve(listener, router)
+            .with_graceful_shutdown(stop)
+            .await
+    });
 }
 
 /// Serves TCP until the scope ends: echoes every line, prefixed with the instance's name.

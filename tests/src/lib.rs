@@ -21,6 +21,7 @@ pub mod scripted;
 mod server_process;
 pub mod sidecar;
 pub mod sites;
+pub mod steps;
 pub mod table;
 pub mod wait;
 

@@ -17,7 +17,7 @@ const PAUSE: Duration = Duration::from_millis(5);
 /// The results of a load so far.
 #[derive(Debug, Default, Clone)]
 pub struct LoadResults {
-    /// Number of responses with status 200 by instance.
+    /// Number of responses with status 200 by instance, or by the text of [`crate::app::chained`].
     pub answers: BTreeMap<String, usize>,
     /// Every request without a response or with another status.
     pub failures: Vec<String>,
@@ -97,8 +97,10 @@ impl LoadResults {
     fn record(&mut self, answer: Result<client::Answer, legate_runtime::BoxError>) {
         match answer {
             Ok((status, body)) if status.is_success() => {
-                let body: Value = serde_json::from_str(&body).unwrap_or_default();
-                let instance = body["instance"].as_str().unwrap_or("?").to_owned();
+                let instance = match serde_json::from_str::<Value>(&body) {
+                    Ok(body) => body["instance"].as_str().unwrap_or("?").to_owned(),
+                    Err(_) => body.trim().to_owned(),
+                };
                 *self.answers.entry(instance).or_default() += 1;
             }
             Ok((status, body)) => self.failures.push(format!("{status}: {body}")),

@@ -1,5 +1,5 @@
 //! Sites with networks of their own, such as datacenters, which reach each other through a router. It lets through
-//! connections to one port only, and loses everything between two sites while they are cut off from each other.
+//! connections to some ports only, and loses everything between two sites while they are cut off from each other.
 //!
 //! Each network is a network namespace, so loopback addresses are those of a site. A future that runs within a site
 //! opens its sockets and starts its processes there. This requires root, `ip` of iproute2 and `nft` of nftables.
@@ -82,12 +82,23 @@ impl Sites {
     /// If the machine cannot have them; see `legate_testkit::requirement`.
     #[must_use]
     pub fn new(count: u8) -> Self {
+        Self::open(count, &[OPEN])
+    }
+
+    /// The same with these ports instead of [`OPEN`].
+    ///
+    /// # Panics
+    ///
+    /// As [`Self::new`].
+    #[must_use]
+    pub fn open(count: u8, ports: &[u16]) -> Self {
+        let ports: Vec<String> = ports.iter().map(ToString::to_string).collect();
         let router = Namespace::new();
         router.run("ip link set lo up");
-        router.run(&ROUTER.replace("$OPEN", &OPEN.to_string()));
+        router.run(&ROUTER.replace("$OPEN", &format!("{{ {} }}", ports.join(", "))));
         let site = |n: u8| {
             let site = Namespace::new();
-            let path = format!("/proc/{}/fd/{}", std::process::id(), site.0.as_raw_fd());
+            let path = site.path();
             let fill = |script: &str| {
                 script
                     .replace("$NAMESPACE", &path)
@@ -173,6 +184,21 @@ impl Namespace {
             network: self.clone(),
             future: Box::pin(future),
         }
+    }
+
+    /// The file by which programs find it as long as this process runs.
+    pub(crate) fn path(&self) -> String {
+        format!("/proc/{}/fd/{}", std::process::id(), self.0.as_raw_fd())
+    }
+
+    /// Gives this machine an address that it has already as one of its site, on an interface, for programs that want to
+    /// see it there.
+    ///
+    /// # Panics
+    ///
+    /// If this is not root.
+    pub fn assign(&self, address: IpAddr) {
+        self.run(&format!("ip address add {address}/32 dev lo"));
     }
 
     /// Runs a script in this network.

@@ -21,7 +21,6 @@ mod namespace;
 mod retry;
 mod run;
 mod scenarios;
-mod tutorial;
 mod workload;
 
 use std::ffi::OsString;

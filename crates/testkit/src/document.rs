@@ -1,5 +1,4 @@
-//! Parses documents that are run, such as `docs/kubernetes.md`, into executable steps, and compares outputs. Pure;
-//! `scenarios::tutorial` runs them.
+//! Documents that tests run: parses them into executable steps, and compares outputs. Pure; a scenario runs the steps.
 //!
 //! - A block of `sh` is run. A block of `text` after it is its expected output.
 //! - A block of `sh` after a paragraph that begins with [`NOT_RUN`] is not run; the paragraph has the
@@ -9,74 +8,84 @@
 
 mod output;
 
-use anyhow::{bail, ensure};
-
-pub(crate) use output::difference;
+pub use output::difference;
 
 /// A document of which all or one section is run.
-pub(crate) struct Document {
+#[derive(Debug, Clone, Copy)]
+pub struct Document {
     /// Its path in the repository.
-    pub(crate) path: &'static str,
-    text: &'static str,
-    /// The heading of the section.
-    section: Option<&'static str>,
+    pub path: &'static str,
+    /// Its content.
+    pub text: &'static str,
+    /// The heading of the section, such as `## Begin`; `None` for all.
+    pub section: Option<&'static str>,
 }
-
-/// The tutorial.
-pub(crate) const TUTORIAL: Document = Document {
-    path: "docs/kubernetes.md",
-    text: include_str!("../../../../docs/kubernetes.md"),
-    section: None,
-};
-
-/// The way to a Gateway of the Gateway API.
-pub(crate) const GATEWAY_API: Document = Document {
-    path: "docs/gateways-kubernetes.md",
-    text: include_str!("../../../../docs/gateways-kubernetes.md"),
-    section: Some("## From nothing to HTTPS"),
-};
 
 /// The beginning of a paragraph with the reason why the next block is not run.
 const NOT_RUN: &str = "Not run by the tests: ";
 
 /// The content of a document.
-#[derive(Debug, Default, PartialEq)]
-pub(crate) struct Tutorial {
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Content {
     /// The steps in order.
-    pub(crate) steps: Vec<Step>,
+    pub steps: Vec<Step>,
     /// The reasons of blocks that are not run, one for each block.
-    not_run: Vec<String>,
+    pub not_run: Vec<String>,
     /// Excerpts of files.
-    excerpts: Vec<String>,
+    pub excerpts: Vec<String>,
 }
 
 /// Commands run by one shell.
-#[derive(Debug, PartialEq)]
-pub(crate) struct Step {
+#[derive(Debug, PartialEq, Eq)]
+pub struct Step {
     /// The line number in the document.
-    pub(crate) line: usize,
-    pub(crate) commands: String,
+    pub line: usize,
+    /// The heading of its section, without `#`; empty before the first one below the title.
+    pub section: String,
+    /// The paragraph directly before it; empty if there is none.
+    pub introduction: String,
+    /// The lines of the block.
+    pub commands: String,
     /// The expected output.
-    pub(crate) shown: Option<String>,
+    pub shown: Option<String>,
 }
 
 impl Step {
     /// Whether it changes nothing, so that it may be repeated until the output is the expected one.
-    pub(crate) fn is_read_only(&self) -> bool {
+    #[must_use]
+    pub fn is_read_only(&self) -> bool {
         let commands = self.commands.replace("\\\n", " ");
         let asks = |command: &str| {
             let mut words = command.split_whitespace();
-            command.starts_with("legate ")
-                || words.any(|word| ["get", "-status"].contains(&word))
-                    && !command.contains(" run ")
+            words.any(|word| READS.contains(&word))
+                && !WRITES.iter().any(|one| command.contains(one))
         };
         commands.lines().all(asks)
     }
 }
 
+/// A word of these is in every command that changes nothing.
+const READS: [&str; 8] = [
+    "get", "-status", "check", "list", "status", "read", "members", "curl",
+];
+/// And nothing of this.
+const WRITES: [&str; 7] = [
+    " run ",
+    " write ",
+    " delete ",
+    " deregister ",
+    " -X ",
+    " -d ",
+    "<<",
+];
+
 impl Document {
-    /// Parses it; errors include the line number.
-    pub(crate) fn parse(&self) -> anyhow::Result<Tutorial> {
+    /// Parses it.
+    ///
+    /// # Errors
+    ///
+    /// What is neither run nor explained, with the line number.
+    pub fn parse(&self) -> Result<Content, String> {
         let Some(section) = self.section else {
             return parse(self.text);
         };
@@ -92,15 +101,19 @@ impl Document {
     }
 }
 
-fn parse(document: &str) -> anyhow::Result<Tutorial> {
-    let mut tutorial = Tutorial::default();
+fn parse(document: &str) -> Result<Content, String> {
+    let mut content = Content::default();
     let mut lines = document.lines().enumerate();
+    let mut section = "";
     // The paragraph before a block, and whether it directly follows the previous block.
     let mut paragraph = String::new();
     let mut after_step = false;
     while let Some((index, line)) = lines.next() {
         let Some(language) = line.trim_start().strip_prefix("```") else {
-            if !line.trim().is_empty() {
+            section = line.strip_prefix("## ").unwrap_or(section);
+            if line.starts_with('#') {
+                paragraph.clear();
+            } else if !line.trim().is_empty() {
                 after_step = false;
                 paragraph += line;
                 paragraph.push(' ');
@@ -114,83 +127,55 @@ fn parse(document: &str) -> anyhow::Result<Tutorial> {
             continue;
         };
         let number = index + 1;
+        let wrong = |what: &str| Err(format!("line {number}: {what}"));
         let mut block = String::new();
         loop {
             match lines.next() {
                 Some((_, "```")) => break,
                 Some((_, line)) => block += &format!("{line}\n"),
-                None => bail!("line {number}: the block has no end"),
+                None => return wrong("the block has no end"),
             }
         }
-        let reason = paragraph.trim().strip_prefix(NOT_RUN).map(str::to_owned);
-        paragraph.clear();
+        let before = std::mem::take(&mut paragraph).trim().to_owned();
+        let reason = before.strip_prefix(NOT_RUN).map(str::to_owned);
         let shows_output = std::mem::replace(&mut after_step, false);
         match (language, reason) {
-            ("sh", Some(reason)) => {
-                ensure!(reason.len() > 20, "line {number}: it is not said why");
-                tutorial.not_run.push(reason);
-            }
-            (_, Some(_)) => bail!("line {number}: only blocks of sh are run"),
+            ("sh", Some(reason)) if reason.len() > 20 => content.not_run.push(reason),
+            ("sh", Some(_)) => return wrong("it is not said why"),
+            (_, Some(_)) => return wrong("only blocks of sh are run"),
             ("sh", None) => {
                 after_step = true;
-                tutorial.steps.push(Step {
+                content.steps.push(Step {
                     line: number,
+                    section: section.to_owned(),
+                    introduction: before,
                     commands: block,
                     shown: None,
                 });
             }
-            ("text", None) => match tutorial.steps.last_mut() {
+            ("text", None) => match content.steps.last_mut() {
                 Some(step) if shows_output => step.shown = Some(block),
-                _ => bail!("line {number}: no commands stand before this output"),
+                _ => return wrong("no commands stand before this output"),
             },
-            ("yaml", None) => tutorial.excerpts.push(block),
-            ("", None) => bail!("line {number}: the block names no language"),
-            (other, None) => bail!("line {number}: {other} is neither run nor explained"),
+            ("yaml", None) => content.excerpts.push(block),
+            ("", None) => return wrong("the block names no language"),
+            (other, None) => return wrong(&format!("{other} is neither run nor explained")),
         }
     }
-    Ok(tutorial)
+    Ok(content)
 }
 
 #[cfg(test)]
 mod tests {
-    use std::fs;
-    use std::path::{Path, PathBuf};
-
     use super::*;
 
-    /// Files of the repository that documents may quote.
-    fn files() -> Vec<PathBuf> {
-        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-        let folders = [
-            "examples/kubernetes",
-            "examples/kubernetes/gateway-api",
-            "tests/chart",
-        ];
-        let entries = folders.map(|folder| fs::read_dir(root.join(folder)).unwrap());
-        let paths = entries
-            .into_iter()
-            .flatten()
-            .map(|entry| entry.unwrap().path());
-        paths
-            .filter(|path| path.extension().is_some_and(|is| is == "yaml"))
-            .collect()
-    }
-
-    #[test]
-    fn the_documents_can_be_run() {
-        let files: Vec<String> = files()
-            .iter()
-            .map(|path| fs::read_to_string(path).unwrap())
-            .collect();
-        for (document, at_least, not_run) in [(TUTORIAL, 10, 3), (GATEWAY_API, 3, 1)] {
-            let tutorial = document.parse().unwrap();
-            let shown = tutorial.steps.iter().filter(|step| step.shown.is_some());
-            assert!(shown.count() >= at_least, "{tutorial:?}");
-            assert!(tutorial.not_run.len() <= not_run, "{:?}", tutorial.not_run);
-            for excerpt in &tutorial.excerpts {
-                let known = files.iter().any(|file| file.contains(excerpt));
-                assert!(known, "no file has this in it:\n{excerpt}");
-            }
+    fn step(commands: &str) -> Step {
+        Step {
+            line: 1,
+            section: String::new(),
+            introduction: String::new(),
+            commands: commands.to_owned(),
+            shown: None,
         }
     }
 
@@ -203,8 +188,8 @@ mod tests {
         };
         let expected = Step {
             line: 8,
-            commands: "b\n".to_owned(),
-            shown: None,
+            section: "B".to_owned(),
+            ..step("b\n")
         };
         assert_eq!(document.parse().unwrap().steps, [expected]);
     }
@@ -240,17 +225,18 @@ three
 four
 ```
 ";
-        let expected = Tutorial {
+        let expected = Content {
             steps: vec![
                 Step {
                     line: 3,
-                    commands: "one\n".to_owned(),
+                    introduction: "Text.".to_owned(),
                     shown: Some("its output\n".to_owned()),
+                    ..step("one\n")
                 },
                 Step {
                     line: 24,
-                    commands: "three\nfour\n".to_owned(),
-                    shown: None,
+                    introduction: "Then:".to_owned(),
+                    ..step("three\nfour\n")
                 },
             ],
             not_run: vec!["it takes a computer that nobody has.".to_owned()],
@@ -261,18 +247,13 @@ four
 
     #[test]
     fn blocks_with_side_effects_are_not_repeated() {
-        let is_read_only = |commands: &str| {
-            let step = Step {
-                line: 1,
-                commands: commands.to_owned(),
-                shown: None,
-            };
-            step.is_read_only()
-        };
+        let is_read_only = |commands: &str| step(commands).is_read_only();
         for commands in [
             "kubectl get pods",
             "kubectl exec web -- \\\n  app get http://api/\nkubectl get pods | grep x",
             "legate check",
+            "legate peering read -name consul\nconsul peering list",
+            "curl -s http://10.0.0.1:8080/",
         ] {
             assert!(is_read_only(commands), "{commands}");
         }
@@ -281,6 +262,11 @@ four
             "kubectl rollout restart deployment/api\nkubectl get pods",
             "kubectl exec web -- app load http://api/",
             "kubectl run x -- get http://api/",
+            "legate config write - <<EOF\nKind = \"list\"\nEOF",
+            "consul config read -kind a -name b | legate config write -",
+            "consul services deregister -id check",
+            "legate peering delete -name read",
+            "curl -X PUT http://127.0.0.1:8500/v1/agent/reload",
         ] {
             assert!(!is_read_only(commands), "{commands}");
         }
@@ -310,7 +296,7 @@ four
             ),
         ] {
             let error = parse(text).unwrap_err();
-            assert!(error.to_string().contains(why), "{text}: {error}");
+            assert!(error.contains(why), "{text}: {error}");
         }
         // A reason applies to the block directly after it.
         let text = "Not run by the tests: it takes a computer.\n\nMore.\n\n```sh\na\n```\n";

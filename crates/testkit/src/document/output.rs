@@ -7,7 +7,8 @@
 const ANYTHING: &str = "…";
 
 /// The expected and actual output, if they differ.
-pub(crate) fn difference(shown: &str, seen: &str) -> Option<String> {
+#[must_use]
+pub fn difference(shown: &str, seen: &str) -> Option<String> {
     let same = lines_match(&lines(shown), &lines(seen));
     (!same).then(|| format!("the document shows:\n{shown}and this was seen:\n{seen}"))
 }
