@@ -22,8 +22,8 @@ const DOCUMENT: Document = Document {
     text: include_str!("../../docs/from-consul.md"),
     section: None,
 };
-/// What the other cluster reaches, as the page says.
-const PORTS: [u16; 2] = [8443, 8503];
+/// What the other cluster reaches, as the page says, and what people reach.
+const PORTS: [u16; 3] = [8443, 8503, 8080];
 /// The sites of the clusters.
 const OLD: u8 = 0;
 const NEW: u8 = 1;
@@ -110,7 +110,7 @@ impl Scene {
             &old,
             ([127, 0, 0, 1], 8500).into(),
             "/v1/connect/ca/roots",
-            "PEM",
+            "RootCert",
         )
         .await;
         shell.start(ENTRIES).await;
@@ -164,7 +164,7 @@ impl Scene {
             let now = self.load.seen().answers;
             let new = now
                 .iter()
-                .filter(|(way, count)| before.get(*way) != Some(count));
+                .filter(|(way, count)| before.get(*way) != Some(*count));
             let taken: BTreeSet<String> = new.map(|(way, _)| way.clone()).collect();
             let count = now.values().sum::<usize>() - before.values().sum::<usize>();
             if count > 50 {
@@ -209,13 +209,9 @@ async fn answers(network: &Namespace, server: SocketAddr, path: &str, text: &str
         answer.map_err(|error| error.to_string())
     };
     let expected = |answer: &Result<client::Answer, String>| matches!(answer, Ok((status, body)) if status.is_success() && body.contains(text));
-    let answer = eventually_within(
-        LIMIT * 2,
-        &format!("{server} answers {text}"),
-        ask,
-        expected,
-    );
-    answer.await.expect("an answer");
+    let what = format!("{server} answers {text}");
+    let answer = eventually_within(LIMIT * 2, &what, ask, expected).await;
+    answer.expect("an answer");
 }
 
 /// What the old cluster has before the move.
@@ -275,6 +271,8 @@ async fn services_move_and_no_request_fails() {
             done.push(*text);
         }
         scene.shell.run(step).await;
+        let failures = scene.load.seen().failures;
+        assert_eq!(failures.first(), None, "after line {}", step.line);
     }
     assert_eq!(
         done,

@@ -140,8 +140,7 @@ impl Shell {
         let file =
             tempfile::NamedTempFile::new_in(&self.folder).expect("the folder can be written");
         let (file, path) = file.keep().expect("the file can stay");
-        let search = std::env::var("PATH").unwrap_or_default();
-        let search = format!("{}:{search}", self.programs.display());
+        let search = format!("{}:{}", self.programs.display(), search_path());
         let mut command = Command::new("bash");
         command
             .env_clear()
@@ -169,6 +168,14 @@ impl Shell {
         let success = status.success();
         (started, Outcome { success, output })
     }
+}
+
+#[expect(
+    clippy::disallowed_methods,
+    reason = "the tools of a block are those of this machine"
+)]
+fn search_path() -> String {
+    std::env::var("PATH").unwrap_or_default()
 }
 
 /// Whether commands start a program that goes on after them.

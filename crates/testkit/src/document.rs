@@ -65,8 +65,8 @@ impl Step {
 }
 
 /// A word of these is in every command that changes nothing.
-const READS: [&str; 8] = [
-    "get", "-status", "check", "list", "status", "read", "members", "curl",
+const READS: [&str; 9] = [
+    "get", "-status", "check", "list", "status", "read", "members", "watch", "curl",
 ];
 /// And nothing of this.
 const WRITES: [&str; 7] = [

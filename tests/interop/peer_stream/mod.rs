@@ -141,8 +141,8 @@ fn changes() -> Vec<Change> {
     let root = json!({
         "Provider": "consul", "Config": {"PrivateKeyType": "ec", "PrivateKeyBits": 384},
     });
-    let splitter = json!({
-        "Kind": "service-resolver", "Name": "stock", "Failover": {"*": {"Datacenters": ["dc2"]}},
+    let redirect = json!({
+        "Kind": "service-resolver", "Name": "stock", "Redirect": {"Service": "depot"},
     });
     let delete = |path| (Method::DELETE, path, json!({}));
     vec![
@@ -169,9 +169,9 @@ fn changes() -> Vec<Change> {
         of(
             Side::Consul,
             "another protocol",
-            vec![protocol("stock", "grpc")],
+            vec![protocol("stock", "tcp")],
         ),
-        of(Side::Consul, "a chain", vec![entry(splitter)]),
+        of(Side::Consul, "other identities", vec![entry(redirect)]),
         of(
             Side::Consul,
             "another root",
@@ -303,6 +303,11 @@ async fn with_consul(pair: &Pair, legate_accepts: bool) -> Recording {
             establish(&legate, "consul", &wire::redirected(&token, relay)).await;
         }
     }
+    // Consul may dial some seconds later.
+    let exchanged = |shown: &Value| {
+        shown["imported"] == json!(["stock"]) && shown["exported"] == json!(["store"])
+    };
+    eventually("both have imported", || shown(&legate), exchanged).await;
     let mut parts = vec![settled(&log, 0, &legate, "the peering").await];
     for change in changes() {
         let skipped = log.len();
