@@ -129,13 +129,6 @@ impl Shell {
         started
     }
 
-    /// What was printed by everything that runs or ran.
-    #[must_use]
-    pub fn output(&self) -> String {
-        let all = self.started.iter().map(Started::output);
-        all.collect::<Vec<_>>().join("\n")
-    }
-
     async fn execute(&self, commands: &str) -> (Started, Outcome) {
         let file =
             tempfile::NamedTempFile::new_in(&self.folder).expect("the folder can be written");
