@@ -58,7 +58,7 @@ const CONTROL_PLANE: [&str; 8] = [
     "crates/server",
 ];
 /// Crates that may depend on both sides.
-const MEETING_POINTS: [&str; 3] = ["crates/cli", "crates/testkit", "tests"];
+const MEETING_POINTS: [&str; 4] = ["crates/cli", "crates/testkit", "tests", "tests/kind"];
 /// Crates that may use Envoy's generated types; the dataplane never compiles them.
 const ENVOY_TYPES: [&str; 4] = ["crates/resources", "crates/xds", "crates/testkit", "tests"];
 /// Stages after proxycfg, which only use its snapshots.
