@@ -81,7 +81,15 @@ pub(crate) async fn server_names(mesh: &Mesh) -> impl Fn(&str) -> String + use<>
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn connections_reach_the_service_of_their_server_name() {
+    for kind in ["envoy", "builtin"] {
+        by_server_name(kind).await;
+    }
+}
+
+/// All proxies are of this kind.
+async fn by_server_name(kind: &'static str) {
     let mut mesh = Mesh::start(MeshOptions::default()).await;
+    mesh.use_proxy(kind);
     mesh.intend("web", "db", "allow").await;
     mesh.intend("web", "cache", "allow").await;
     let mut proxies = Vec::new();

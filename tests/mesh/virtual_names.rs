@@ -60,7 +60,9 @@ fn failover_targets_accept_connections_behind_a_virtual_ip() {
 #[ignore = "run by the test that makes its network"]
 async fn tcp_in_a_network_of_its_own() {
     if captured::is_here() {
-        tcp().await;
+        for kind in ["envoy", "builtin"] {
+            tcp(kind).await;
+        }
     }
 }
 
@@ -79,7 +81,13 @@ async fn many_in_a_network_of_its_own() {
 
 /// `web` in transparent mode, and these instances.
 async fn start(specs: &[&ServiceSpec]) -> (Mesh, Vec<Sidecar>) {
+    start_with("envoy", specs).await
+}
+
+/// The same with this kind of proxy.
+async fn start_with(kind: &'static str, specs: &[&ServiceSpec]) -> (Mesh, Vec<Sidecar>) {
     let mut mesh = Mesh::start(MeshOptions::default()).await;
+    mesh.use_proxy(kind);
     mesh.entry(json!({"Kind": "proxy-defaults", "Name": "global", "Config": {"protocol": "http"}}))
         .await;
     let mut sidecars = Vec::new();
@@ -253,8 +261,9 @@ async fn line(server: SocketAddr) -> String {
     reply.map_or_else(|_| String::new(), Result::unwrap_or_default)
 }
 
-async fn tcp() {
-    let (mesh, sidecars) = start(&[&DB, &SPARE]).await;
+/// All sidecars have this kind of proxy.
+async fn tcp(kind: &'static str) {
+    let (mesh, sidecars) = start_with(kind, &[&DB, &SPARE]).await;
     for service in ["db", "spare"] {
         mesh.intend("web", service, "allow").await;
     }
