@@ -32,7 +32,7 @@ use tokio::time::sleep;
 
 use self::query::Query;
 use self::tags::Tags;
-use super::proxy::{BuiltIn, Draining};
+use super::built_in::{BuiltIn, Draining};
 
 /// What the pages show and do.
 pub(crate) struct Parts {

@@ -18,8 +18,8 @@ use tokio::time::{Instant, timeout};
 
 use super::handshake;
 use super::io::{Io, Socket};
-use super::proxy::Shared;
 use super::serving::ServedCluster;
+use super::shared::Shared;
 use super::tls_stream::TlsStream;
 
 /// Keepalive of all TCP connections: a peer that is gone is noticed within two minutes.

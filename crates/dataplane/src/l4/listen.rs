@@ -22,7 +22,7 @@ use tokio::time::sleep;
 
 use super::connection::{Accepted, serve};
 use super::io::Socket;
-use super::proxy::Shared;
+use super::shared::Shared;
 
 /// Connections that wait to be accepted. The system's `somaxconn` limits it further.
 const BACKLOG: i32 = 4_096;

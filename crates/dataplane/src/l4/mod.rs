@@ -3,21 +3,25 @@
 //! `legate-l4` decides; here are sockets, TLS, threads and timers. It is one more Envoy to the relay.
 
 pub(crate) mod admin;
+mod built_in;
+mod burst;
 mod connection;
 mod copy;
 mod dial;
+mod driver;
 mod handshake;
 mod io;
 mod listen;
 mod logs;
-mod proxy;
+mod names;
 mod registry;
 mod serving;
+mod shared;
 mod stats;
 mod tls;
 mod tls_stream;
 
 pub(crate) use self::admin::{Pages, Parts};
-pub use self::proxy::BuiltIn;
-pub(crate) use self::proxy::Options;
+pub use self::built_in::BuiltIn;
 pub(crate) use self::registry::Times;
+pub(crate) use self::shared::Options;

@@ -19,7 +19,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::*;
-use crate::l4::proxy::Options;
+use crate::l4::Options;
 use crate::l4::registry::Times;
 use crate::l4::serving::Serving;
 use crate::l4::tls::Material;

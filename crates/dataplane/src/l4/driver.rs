@@ -4,8 +4,7 @@
 //! It never answers for a resource that it does not serve.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::net::SocketAddr;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
@@ -15,254 +14,26 @@ use futures_util::stream::FuturesUnordered;
 use legate_api::discovery::{DeltaDiscoveryRequest, DeltaDiscoveryResponse};
 use legate_api::{rpc, type_url};
 use legate_l4::config::{Config, Kind, Model, Rejection, Resource};
-use legate_l4::model::{Address, Direction, DnsFamily, Endpoint, Endpoints, Hosts, Name};
+use legate_l4::model::{Address, Endpoints, Hosts, Name};
 use legate_l4::plan;
-use legate_l4::rbac::Peer;
-use legate_runtime::heap;
-use legate_runtime::{CancellationToken, ReadyHandle, Scope, Spawner, Throttle};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
+use legate_runtime::{CancellationToken, ReadyHandle, Scope, heap};
+use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
+use super::built_in::{BuiltIn, Draining};
+use super::burst::Burst;
 use super::listen::{self, Listening};
-use super::logs::Logs;
-use super::registry::{Registry, Times};
+use super::names::resolve;
 use super::serving::Serving;
-use super::stats::Stats;
+use super::shared::Shared;
 use super::tls::Material;
 use crate::relay::Relay;
 
 /// How often the clock of connections ticks, ejections are looked at, and names that are due are resolved.
 const TICK: Duration = Duration::from_secs(1);
 
-/// Descriptors that connections leave to the rest of the process.
-const RESERVED: u64 = 512;
-
-/// At most one line in this time says that a caller was denied.
-const DENIED: Duration = Duration::from_millis(100);
-
 /// The longest name that is resolved at a time; the rest waits for the next tick.
 const RESOLVED_AT_ONCE: usize = 16;
-
-/// What the data threads share.
-#[derive(Debug)]
-pub(super) struct Shared {
-    pub(super) stats: Stats,
-    pub(super) registry: Arc<Registry>,
-    pub(super) logs: Logs,
-    pub(super) host_name: String,
-    /// Whether everything that was configured has been served once.
-    pub(super) live: AtomicBool,
-    /// Throttles the log when connections cannot be accepted.
-    pub(super) refused: Throttle,
-    denied: Throttle,
-    /// Throttles the log when a cluster has as many connections as it may have.
-    pub(super) overflown: Throttle,
-    serving: RwLock<Arc<Serving>>,
-    slots: Arc<Semaphore>,
-    started: Instant,
-}
-
-impl Shared {
-    fn new(options: &Options) -> Shared {
-        let connections = (options.files.saturating_sub(RESERVED) / 2).max(1);
-        let connections = usize::try_from(connections).unwrap_or(usize::MAX);
-        Shared {
-            stats: Stats::default(),
-            registry: Arc::new(Registry::new(options.times.clone())),
-            logs: Logs::default(),
-            host_name: options.host_name.clone(),
-            live: AtomicBool::new(false),
-            refused: Throttle::new(Duration::from_secs(60)),
-            denied: Throttle::new(DENIED),
-            overflown: Throttle::new(Duration::from_secs(10)),
-            serving: RwLock::default(),
-            slots: Arc::new(Semaphore::new(connections.min(Semaphore::MAX_PERMITS))),
-            started: Instant::now(),
-        }
-    }
-
-    /// What is served now.
-    pub(super) fn serving(&self) -> Arc<Serving> {
-        let serving = self.serving.read().unwrap_or_else(PoisonError::into_inner);
-        Arc::clone(&serving)
-    }
-
-    pub(super) fn replace(&self, serving: Arc<Serving>) {
-        let mut current = self.serving.write().unwrap_or_else(PoisonError::into_inner);
-        *current = serving;
-    }
-
-    /// Time since the start of the proxy.
-    pub(super) fn now(&self) -> Duration {
-        self.started.elapsed()
-    }
-
-    /// Waits until the process may have another connection.
-    pub(super) async fn slot(&self) -> OwnedSemaphorePermit {
-        if let Ok(slot) = Arc::clone(&self.slots).try_acquire_owned() {
-            return slot;
-        }
-        self.stats.own.accept_pauses.inc();
-        match Arc::clone(&self.slots).acquire_owned().await {
-            Ok(slot) => slot,
-            // It is never closed.
-            Err(_) => std::future::pending().await,
-        }
-    }
-
-    /// Logs that a caller was denied, unless there are too many.
-    pub(super) fn log_denied(
-        &self,
-        listener: &str,
-        remote: Option<SocketAddr>,
-        peer: Option<&Peer>,
-        policy: &str,
-    ) {
-        if let Some(suppressed) = self.denied.pass() {
-            let peer = peer.and_then(|peer| peer.uris.first());
-            let peer = peer.map_or("without certificate", String::as_str);
-            let remote = remote.map(|remote| remote.to_string()).unwrap_or_default();
-            tracing::info!(
-                listener,
-                remote,
-                peer,
-                policy,
-                suppressed,
-                "denied a connection"
-            );
-        }
-    }
-}
-
-/// Settings of the built-in proxy.
-#[derive(Debug, Clone)]
-pub(crate) struct Options {
-    /// The number of data threads. At least 1.
-    pub(crate) threads: usize,
-    /// The limit of open files of the process.
-    pub(crate) files: u64,
-    /// The name of the machine, for access logs.
-    pub(crate) host_name: String,
-    /// Limits on the time of connections.
-    pub(crate) times: Times,
-}
-
-/// The built-in proxy. Clones refer to the same one.
-#[derive(Debug, Clone)]
-pub struct BuiltIn {
-    pub(super) shared: Arc<Shared>,
-    pub(super) config: Arc<RwLock<Config>>,
-    pub(super) threads: usize,
-    draining: watch::Sender<Draining>,
-}
-
-/// Which listeners accept no connections any more.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
-pub(crate) enum Draining {
-    /// All accept.
-    #[default]
-    No,
-    /// Those for traffic to the application have ended.
-    Inbound,
-    /// All have ended.
-    All,
-}
-
-impl Draining {
-    fn ends(self, direction: Direction) -> bool {
-        match self {
-            Draining::No => false,
-            Draining::Inbound => direction == Direction::Inbound,
-            Draining::All => true,
-        }
-    }
-}
-
-impl BuiltIn {
-    /// A proxy that serves nothing yet.
-    pub(crate) fn new(options: &Options) -> BuiltIn {
-        BuiltIn {
-            shared: Arc::new(Shared::new(options)),
-            config: Arc::default(),
-            threads: options.threads.max(1),
-            draining: watch::Sender::new(Draining::No),
-        }
-    }
-
-    /// Starts it. It gets its resources from `relay`, to which `node`, an encoded `Node`, says which proxy it is. It
-    /// runs until the scope of `spawner` stops; a failure is that of a task there.
-    ///
-    /// # Errors
-    /// When the system refuses a thread.
-    pub(crate) fn start(
-        &self,
-        node: Bytes,
-        relay: Relay,
-        ready: ReadyHandle,
-        spawner: &Spawner,
-    ) -> std::io::Result<()> {
-        let threads = (0..self.threads)
-            .map(|_| spawner.child_on_own_thread("l4-data"))
-            .collect::<std::io::Result<_>>()?;
-        let driver = Driver {
-            shared: Arc::clone(&self.shared),
-            config: Arc::clone(&self.config),
-            model: Model::default(),
-            material: Material::default(),
-            sockets: HashMap::new(),
-            threads,
-            node,
-            subscribed: BTreeMap::new(),
-            resolved: HashMap::new(),
-            ready,
-            draining: self.draining.subscribe(),
-            burst: Burst::default(),
-        };
-        spawner.spawn("built-in proxy", driver.run(relay, spawner.token()));
-        Ok(())
-    }
-
-    /// Stops accepting connections before the end: those to the application, or all of a gateway, which has no such
-    /// listener.
-    pub(crate) fn drain_to_stop(&self) {
-        let config = self.config.read().unwrap_or_else(PoisonError::into_inner);
-        let mut listeners = config.listeners();
-        let has_inbound = listeners.any(|listener| listener.direction == Direction::Inbound);
-        self.drain(match has_inbound {
-            true => Draining::Inbound,
-            false => Draining::All,
-        });
-    }
-
-    /// Stops accepting connections, for good. Open ones stay. A drain never takes back an earlier one.
-    pub(crate) fn drain(&self, draining: Draining) {
-        self.draining
-            .send_modify(|current| *current = draining.max(*current));
-    }
-
-    /// Which listeners accept no connections any more.
-    pub(crate) fn draining(&self) -> Draining {
-        *self.draining.borrow()
-    }
-
-    /// The proxy in the status document.
-    pub(crate) fn status(&self) -> serde_json::Value {
-        let serving = self.shared.serving();
-        let listeners = serving.listeners.values();
-        serde_json::json!({
-            "connections": self.connections(),
-            "draining": self.draining() != Draining::No,
-            "threads": self.threads,
-            "listeners": listeners.map(|one| one.spec.address.to_string()).collect::<Vec<_>>(),
-            "clusters": serving.clusters.len(),
-        })
-    }
-
-    /// The number of open connections.
-    pub(crate) fn connections(&self) -> usize {
-        self.shared.registry.len()
-    }
-}
 
 /// The sockets of a listener.
 struct Sockets {
@@ -280,7 +51,7 @@ impl Drop for Sockets {
 }
 
 /// State of the task.
-struct Driver {
+pub(super) struct Driver {
     shared: Arc<Shared>,
     config: Arc<RwLock<Config>>,
     model: Model,
@@ -298,50 +69,44 @@ struct Driver {
     burst: Burst,
 }
 
-/// Notices the end of a burst of connections, after which much memory is free.
-#[derive(Debug, Default)]
-struct Burst {
-    /// The most connections since the last burst.
-    most: usize,
-    /// Ticks since there were few.
-    quiet: u32,
-}
-
-impl Burst {
-    /// A burst has fewer connections than this in no case.
-    const LEAST: usize = 64;
-    /// Ticks with few connections that end a burst.
-    const QUIET: u32 = 10;
-
-    /// Takes the number of connections at a tick. Returns whether a burst has ended.
-    fn tick(&mut self, connections: usize) -> bool {
-        self.most = self.most.max(connections);
-        if self.most < Burst::LEAST || connections > self.most / 2 {
-            self.quiet = 0;
-            return false;
-        }
-        self.quiet += 1;
-        if self.quiet < Burst::QUIET {
-            return false;
-        }
-        *self = Burst {
-            most: connections,
-            quiet: 0,
-        };
-        true
-    }
-}
-
 /// Why the proxy ended.
 #[derive(Debug, thiserror::Error)]
 #[error("the relay has ended")]
-struct RelayEnded;
+pub(super) struct RelayEnded;
 
 /// A name that was resolved: the cluster and its new endpoints, if there are some.
 type Resolved = (Name, Option<Endpoints>);
 
 impl Driver {
-    async fn run(mut self, relay: Relay, stop: CancellationToken) -> Result<(), RelayEnded> {
+    /// A driver that serves nothing yet, on these threads.
+    pub(super) fn new(
+        built_in: &BuiltIn,
+        threads: Vec<Scope>,
+        node: Bytes,
+        ready: ReadyHandle,
+    ) -> Driver {
+        Driver {
+            shared: Arc::clone(&built_in.shared),
+            config: Arc::clone(&built_in.config),
+            model: Model::default(),
+            material: Material::default(),
+            sockets: HashMap::new(),
+            threads,
+            node,
+            subscribed: BTreeMap::new(),
+            resolved: HashMap::new(),
+            ready,
+            draining: built_in.draining.subscribe(),
+            burst: Burst::default(),
+        }
+    }
+
+    /// Runs until `stop` is cancelled.
+    pub(super) async fn run(
+        mut self,
+        relay: Relay,
+        stop: CancellationToken,
+    ) -> Result<(), RelayEnded> {
         let (requests, mut responses) = relay.join().await;
         for kind in [Kind::Cluster, Kind::Listener] {
             self.request(&requests, kind, DeltaDiscoveryRequest::default())
@@ -662,36 +427,6 @@ impl Driver {
     }
 }
 
-/// Resolves the name of an endpoint.
-async fn resolve(target: Endpoint, family: DnsFamily) -> Option<Endpoints> {
-    let (name, port) = match &target.address {
-        Address::Dns(name, port) => (name.to_string(), *port),
-        _ => {
-            return Some(Endpoints {
-                priorities: vec![vec![target]],
-            });
-        }
-    };
-    let found = tokio::net::lookup_host((name.as_str(), port)).await;
-    let found = found
-        .inspect_err(|error| tracing::debug!(name, %error, "a name cannot be resolved"))
-        .ok()?;
-    let (v4, v6): (Vec<SocketAddr>, Vec<SocketAddr>) = found.partition(SocketAddr::is_ipv4);
-    let address = match family {
-        DnsFamily::V4 => v4.first(),
-        DnsFamily::V6 => v6.first(),
-        DnsFamily::V4Preferred => v4.first().or(v6.first()),
-        DnsFamily::Auto | DnsFamily::All => v6.first().or(v4.first()),
-    };
-    let endpoint = Endpoint {
-        address: Address::Socket(*address?),
-        ..target
-    };
-    Some(Endpoints {
-        priorities: vec![vec![endpoint]],
-    })
-}
-
 fn url(kind: Kind) -> &'static str {
     match kind {
         Kind::Secret => type_url::SECRET,
@@ -703,23 +438,4 @@ fn url(kind: Kind) -> &'static str {
 
 fn kind(url: &str) -> Option<Kind> {
     Kind::ALL.into_iter().find(|kind| self::url(*kind) == url)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_burst_ends_once() {
-        let mut burst = Burst::default();
-        let mut ends = |connections, ticks| (0..ticks).filter(|_| burst.tick(connections)).count();
-        assert_eq!(ends(10, 100), 0);
-        assert_eq!(ends(1_000, 5), 0);
-        assert_eq!(ends(600, 100), 0);
-        assert_eq!(ends(400, 9), 0);
-        assert_eq!(ends(600, 1), 0);
-        assert_eq!(ends(400, 100), 1);
-        assert_eq!(ends(0, 100), 1);
-        assert_eq!(ends(0, 100), 0);
-    }
 }
