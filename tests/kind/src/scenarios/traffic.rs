@@ -1,7 +1,7 @@
 //! Traffic between services: explicit upstreams, transparent proxying, intentions.
 
 use anyhow::{Context, ensure};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::cluster::eventually;
 use crate::namespace::Namespace;
@@ -26,6 +26,10 @@ pub(super) const SCENARIOS: &[Scenario] = &[
     Scenario {
         name: "a_refused_resource_says_why",
         run: a_refused_resource_says_why,
+    },
+    Scenario {
+        name: "pods_without_envoy_serve_tcp",
+        run: pods_without_envoy_serve_tcp,
     },
 ];
 
@@ -107,5 +111,57 @@ fn refusal(space: &Namespace, resource: &str) -> anyhow::Result<String> {
         let refused = conditions.find(|is| is["type"] == "Synced" && is["status"] == "False");
         let message = refused.and_then(|condition| condition["message"].as_str());
         message.map(str::to_owned).context(resource.to_string())
+    })
+}
+
+/// Names, virtual addresses and intentions are those of any other pod; the sidecar has no Envoy.
+fn pods_without_envoy_serve_tcp(space: &Namespace) -> anyhow::Result<()> {
+    let app = |name| App::new(name).annotation("sidecar-proxy-kind", "builtin");
+    app("small-api").run(space)?;
+    app("small-web").run(space)?;
+    let url = "http://small-api/";
+    ask_until_refused(space, "small-web", url)?;
+    intend(space, "small-web", "small-api", "allow")?;
+    ask_until_answered(space, "small-web", url)?;
+    // One with an Envoy is called and calls as well.
+    App::new("large-api").run(space)?;
+    App::new("large-web").run(space)?;
+    intend(space, "small-web", "large-api", "allow")?;
+    intend(space, "large-web", "large-api", "allow")?;
+    ask_until_answered(space, "small-web", "http://large-api/")?;
+    space.kubectl(&["delete", "serviceintentions/small-api"])?;
+    ask_until_refused(space, "small-web", url)?;
+
+    let sidecar = "consul-dataplane";
+    let status = ["legate-dataplane", "-status"];
+    let status = space.exec("deployment/small-api", sidecar, &status)?;
+    let status: Value = serde_json::from_str(&status)?;
+    ensure!(status["built_in"]["listeners"].is_array(), "{status}");
+    ensure!(status["envoy"].is_null(), "{status}");
+    let [small, large] = ["small-api", "large-api"].map(|app| working_set(space, app, sidecar));
+    println!(
+        "         working set of the sidecar: {} KiB, with Envoy {} KiB",
+        small? / 1024,
+        large? / 1024
+    );
+    Ok(())
+}
+
+/// The working set of a container in the only pod of an application, in bytes, as the kubelet sees it.
+fn working_set(space: &Namespace, app: &str, container: &str) -> anyhow::Result<u64> {
+    let pods = space.pods(&format!("app={app}"))?;
+    let pod = pods.first().context("the pod runs")?;
+    let node = space.json(&["get", "pod", pod])?;
+    let node = node["spec"]["nodeName"].as_str().context("it has a node")?;
+    let path = format!("/api/v1/nodes/{node}/proxy/stats/summary");
+    eventually("the kubelet has measured the container", || {
+        let summary: Value = serde_json::from_str(&space.kubectl(&["get", "--raw", &path])?)?;
+        let pods = summary["pods"].as_array().into_iter().flatten();
+        let mut own = pods.filter(|one| one["podRef"]["name"] == **pod);
+        let containers = own.next().and_then(|pod| pod["containers"].as_array());
+        let mut containers = containers.into_iter().flatten();
+        let container = containers.find(|one| one["name"] == *container);
+        let used = container.and_then(|one| one["memory"]["workingSetBytes"].as_u64());
+        used.context("it has no memory yet")
     })
 }
