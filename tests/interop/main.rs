@@ -4,6 +4,7 @@
 //! They use `consul`, `consul-dataplane` and `vault` on `PATH`, or the programs in `LEGATE_CONSUL`,
 //! `LEGATE_CONSUL_DATAPLANE` and `LEGATE_VAULT`. If one is missing, the scenarios that need it are left out.
 
+mod builtin;
 #[path = "../mesh/captured_traffic.rs"]
 mod captured_traffic;
 mod chains;
