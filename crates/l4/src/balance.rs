@@ -27,8 +27,10 @@ pub struct Host {
 /// Why no host was chosen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NoHost {
-    /// The cluster has `max_connections` already, or dials `max_pending_requests` (flag `UO`, `upstream_cx_overflow`).
+    /// The cluster has `max_connections` already (flag `UO`, `upstream_cx_overflow`).
     Overflow,
+    /// The cluster dials `max_pending_requests` hosts already. To Envoy this is an attempt that failed (flag `URX`).
+    Pending,
     /// No host may be used (flag `UH`, `upstream_cx_none_healthy`).
     NoneHealthy,
 }
@@ -285,7 +287,8 @@ impl Balancer {
         let first = choose(loads, random());
         let others = (0..self.priorities.len()).filter(|priority| *priority != first);
         let order: Vec<usize> = [first].into_iter().chain(others).collect();
-        self.pick_from(&order, random, tried)
+        let host = self.pick_from(&order, random, tried)?;
+        self.may_dial(host)
     }
 
     /// As [`Self::pick`], from one priority only, as [`aggregate`] has chosen it.
@@ -296,13 +299,22 @@ impl Balancer {
         tried: &[HostId],
     ) -> Result<Host, NoHost> {
         self.room()?;
-        self.pick_from(&[priority], random, tried)
+        let host = self.pick_from(&[priority], random, tried)?;
+        self.may_dial(host)
     }
 
     fn room(&self) -> Result<(), NoHost> {
-        match self.is_full() || self.pending >= self.max_pending {
+        match self.is_full() {
             true => Err(NoHost::Overflow),
             false => Ok(()),
+        }
+    }
+
+    /// Whether another host may be dialled. As in Envoy, this is asked when there is one.
+    fn may_dial(&self, host: Host) -> Result<Host, NoHost> {
+        match self.pending >= self.max_pending {
+            true => Err(NoHost::Pending),
+            false => Ok(host),
         }
     }
 
@@ -917,11 +929,17 @@ mod tests {
         let host = balancer.pick(&mut random, &[]).unwrap().id;
         balancer.connecting(host);
         balancer.connecting(host);
-        assert_eq!(balancer.pick(&mut random, &[]), Err(NoHost::Overflow));
+        assert_eq!(balancer.pick(&mut random, &[]), Err(NoHost::Pending));
         balancer.connected(host);
         assert!(balancer.pick(&mut random, &[]).is_ok());
         balancer.connecting(host);
-        assert_eq!(balancer.pick(&mut random, &[]), Err(NoHost::Overflow));
+        assert_eq!(balancer.pick(&mut random, &[]), Err(NoHost::Pending));
+        balancer.update(&Endpoints::default());
+        assert_eq!(balancer.pick(&mut random, &[]), Err(NoHost::NoneHealthy));
+        let Hosts::Static(endpoints) = &settings.hosts else {
+            panic!("{:?}", settings.hosts);
+        };
+        balancer.update(endpoints);
         balancer.abandoned(host);
         assert!(balancer.pick(&mut random, &[]).is_ok());
         // Open connections do not count.
@@ -1166,6 +1184,7 @@ mod tests {
                 let usable = naive.usable();
                 match balancer.pick(random, &tried) {
                     Err(NoHost::Overflow) => prop_assert!(naive.connections.len() >= 8),
+                    Err(NoHost::Pending) => prop_assert!(false, "no limit is that low"),
                     Err(NoHost::NoneHealthy) => prop_assert!(usable.is_empty()),
                     Ok(host) => {
                         prop_assert!(naive.connections.len() < 8);

@@ -7,6 +7,11 @@ use legate_l4::config::Config;
 use legate_l4::model::Direction;
 use legate_runtime::{ReadyHandle, Spawner};
 use tokio::sync::watch;
+#[cfg(test)]
+use {
+    legate_api::discovery::{DeltaDiscoveryRequest, DeltaDiscoveryResponse},
+    tokio::sync::mpsc,
+};
 
 use super::driver::Driver;
 use super::shared::{Options, Shared};
@@ -66,12 +71,37 @@ impl BuiltIn {
         ready: ReadyHandle,
         spawner: &Spawner,
     ) -> std::io::Result<()> {
+        let driver = self.driver(node, ready, spawner)?;
+        spawner.spawn("built-in proxy", driver.run(relay, spawner.token()));
+        Ok(())
+    }
+
+    /// As [`BuiltIn::start`], with a stream of a test instead of a relay.
+    #[cfg(test)]
+    pub(super) fn start_on(
+        &self,
+        (requests, responses): (
+            mpsc::Sender<DeltaDiscoveryRequest>,
+            mpsc::Receiver<DeltaDiscoveryResponse>,
+        ),
+        ready: ReadyHandle,
+        spawner: &Spawner,
+    ) {
+        let driver = self.driver(Bytes::new(), ready, spawner).unwrap();
+        let stop = spawner.token();
+        spawner.spawn("built-in proxy", driver.follow(requests, responses, stop));
+    }
+
+    fn driver(
+        &self,
+        node: Bytes,
+        ready: ReadyHandle,
+        spawner: &Spawner,
+    ) -> std::io::Result<Driver> {
         let threads = (0..self.threads)
             .map(|_| spawner.child_on_own_thread("l4-data"))
             .collect::<std::io::Result<_>>()?;
-        let driver = Driver::new(self, threads, node, ready);
-        spawner.spawn("built-in proxy", driver.run(relay, spawner.token()));
-        Ok(())
+        Ok(Driver::new(self, threads, node, ready))
     }
 
     /// Stops accepting connections before the end: those to the application, or all of a gateway, which has no such

@@ -94,8 +94,6 @@ impl Drop for Counted<'_> {
 /// Serves a connection until it ends.
 pub(super) async fn serve(shared: Arc<Shared>, listener: Arc<ServedListener>, accepted: Accepted) {
     let stats = Arc::clone(&listener.stats);
-    stats.cx_total.inc();
-    stats.cx_active.inc();
     shared.stats.own.connections.inc();
     let mut known = Box::new(Known {
         start: SystemTime::now(),
@@ -116,15 +114,18 @@ pub(super) async fn serve(shared: Arc<Shared>, listener: Arc<ServedListener>, ac
     // Boxed: it needs much more room than the copying that follows, which lasts much longer.
     let chosen = Box::pin(choose(&listener, accepted.socket, &mut known)).await;
     if let Some((socket, chain)) = chosen {
+        // As in Envoy, the listener counts only connections that have a chain.
+        stats.cx_total.inc();
+        stats.cx_active.inc();
         known.chain = Some(Arc::clone(&chain));
         chain.tcp.cx_total.inc();
         carry(&shared, &listener, socket, &chain, &mut known).await;
         count_bytes(&chain, &known);
+        stats.cx_active.dec();
+        stats.cx_destroy.inc();
+        stats.cx_length.record(known.began.elapsed());
     }
     write_log(&shared, &listener, &known);
-    stats.cx_active.dec();
-    stats.cx_destroy.inc();
-    stats.cx_length.record(known.began.elapsed());
     shared.stats.own.connections.dec();
 }
 
@@ -185,7 +186,7 @@ async fn carry(
     chain: &Arc<ServedChain>,
     known: &mut Known,
 ) {
-    let Some(_limit) = within_limits(chain, known).await else {
+    let Some(_limit) = within_limits(chain).await else {
         return;
     };
     let prepared = Box::pin(prepare(shared, listener, socket, chain, known)).await;
@@ -207,6 +208,9 @@ async fn carry(
         }
         Outcome::Host(error) => {
             cluster.destroy_remote.inc();
+            if error.kind() == io::ErrorKind::ConnectionReset {
+                known.flags.push(Flag::UpstreamRemoteReset);
+            }
             tracing::debug!(connection = known.number, %error, "the host's connection broke");
         }
         Outcome::Closed => {
@@ -240,10 +244,7 @@ fn closed(shared: &Shared, chain: &ServedChain, known: &mut Known, entry: &Entry
 }
 
 /// Checks the connection limits of a chain. The result counts the connection until it is dropped.
-async fn within_limits<'a>(
-    chain: &'a ServedChain,
-    known: &mut Known,
-) -> Option<Option<Counted<'a>>> {
+async fn within_limits(chain: &ServedChain) -> Option<Option<Counted<'_>>> {
     let mut counted = None;
     for (filter, stats) in chain.chain.filters.iter().zip(&chain.filters) {
         let (Filter::ConnectionLimit(limit), FilterStats::Limit(stats)) = (filter, stats) else {
@@ -253,7 +254,6 @@ async fn within_limits<'a>(
         if before >= limit.max {
             drop(count);
             stats.limited.inc();
-            known.termination = Some("connection_limit".to_owned());
             if !limit.delay.is_zero() {
                 sleep(limit.delay).await;
             }
@@ -335,6 +335,7 @@ fn not_dialled(chain: &ServedChain, failure: Failure, known: &mut Known) {
         }
         Failure::NoneHealthy => known.flags.push(Flag::NoHealthyUpstream),
         Failure::Overflow => known.flags.push(Flag::UpstreamOverflow),
+        Failure::Pending => known.flags.push(Flag::UpstreamRetryLimitExceeded),
         Failure::Connect => known.flags.extend([
             Flag::UpstreamConnectionFailure,
             Flag::UpstreamRetryLimitExceeded,
@@ -371,7 +372,7 @@ fn is_allowed(
     let verdict = authorize(current, peer);
     for (index, filter) in chain.filters.iter().enumerate() {
         if let FilterStats::Rbac(stats) = filter {
-            if verdict.filter == Some(index) {
+            if !verdict.allowed && verdict.filter == Some(index) {
                 stats.denied.inc();
                 break;
             }

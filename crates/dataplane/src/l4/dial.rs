@@ -45,6 +45,8 @@ pub(super) enum Failure {
     NoneHealthy,
     /// It has as many connections as it may have.
     Overflow,
+    /// It dials as many hosts as it may.
+    Pending,
     /// All attempts failed.
     Connect,
 }
@@ -74,6 +76,8 @@ pub(super) struct HostUse {
 impl HostUse {
     fn begin(cluster: Arc<ServedCluster>, balancer: &mut Balancer, host: HostId) -> HostUse {
         balancer.connecting(host);
+        // As in Envoy, an attempt counts, whatever becomes of it.
+        cluster.stats.cx_total.inc();
         HostUse {
             cluster,
             host: Some(host),
@@ -87,13 +91,13 @@ impl HostUse {
         if let Some(host) = self.host {
             self.cluster.balancer().connected(host);
         }
-        self.cluster.stats.cx_total.inc();
         self.cluster.stats.cx_active.inc();
     }
 
     /// Ends an attempt that failed.
     fn failed(mut self, now: Duration) {
         self.cluster.stats.connect_fail.inc();
+        self.cluster.stats.destroy.inc();
         let Some(host) = self.host else {
             return;
         };
@@ -168,12 +172,13 @@ pub(super) async fn dial(
         let Some(cluster) = serving.clusters.get(goal.cluster) else {
             return Err(Failure::NoCluster);
         };
+        // The access log names it also if none of its hosts is dialled, and never a member of an aggregate.
+        attempted.cluster = Some(Arc::clone(cluster));
         let (mut used, address) = choose(&serving.clusters, cluster, goal.destination, &tried)
             .inspect_err(|failure| count(shared, cluster, *failure))?;
         drop(serving);
         tried.extend(used.host);
         let cluster = Arc::clone(&used.cluster);
-        attempted.cluster = Some(Arc::clone(&cluster));
         attempted.host = Some(address.clone());
         attempted.count = attempt;
         let started = Instant::now();
@@ -224,6 +229,7 @@ fn count(shared: &Shared, cluster: &ServedCluster, failure: Failure) {
                  (max_connections of the upstream or of the service)"
             );
         }
+        Failure::Pending => cluster.stats.attempts_exceeded.inc(),
         Failure::NoCluster | Failure::Connect => {}
     }
 }
@@ -241,6 +247,7 @@ fn choose(
         Hosts::OriginalDestination => {
             let destination = destination.ok_or(Failure::NoneHealthy)?;
             cluster.balancer().acquire().map_err(failure)?;
+            cluster.stats.cx_total.inc();
             let used = HostUse {
                 cluster: Arc::clone(cluster),
                 host: None,
@@ -294,6 +301,7 @@ fn choose_member(
 fn failure(none: NoHost) -> Failure {
     match none {
         NoHost::Overflow => Failure::Overflow,
+        NoHost::Pending => Failure::Pending,
         NoHost::NoneHealthy => Failure::NoneHealthy,
     }
 }

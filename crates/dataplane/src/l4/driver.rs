@@ -102,12 +102,18 @@ impl Driver {
     }
 
     /// Runs until `stop` is cancelled.
-    pub(super) async fn run(
+    pub(super) async fn run(self, relay: Relay, stop: CancellationToken) -> Result<(), RelayEnded> {
+        let (requests, responses) = relay.join().await;
+        self.follow(requests, responses, stop).await
+    }
+
+    /// Follows the resources of a stream until `stop`.
+    pub(super) async fn follow(
         mut self,
-        relay: Relay,
+        requests: mpsc::Sender<DeltaDiscoveryRequest>,
+        mut responses: mpsc::Receiver<DeltaDiscoveryResponse>,
         stop: CancellationToken,
     ) -> Result<(), RelayEnded> {
-        let (requests, mut responses) = relay.join().await;
         for kind in [Kind::Cluster, Kind::Listener] {
             self.request(&requests, kind, DeltaDiscoveryRequest::default())
                 .await;

@@ -8,6 +8,8 @@ mod burst;
 mod connection;
 mod copy;
 mod dial;
+#[cfg(test)]
+mod differential;
 mod driver;
 mod handshake;
 mod io;

@@ -55,27 +55,7 @@ pub(super) fn listener(node: &Node<'_>) -> Result<Listener, Problem> {
         let text = format!("error adding listener '{place}': no filter chains specified");
         return Err(Problem::invalid(text));
     }
-    // As Envoy: chains that need the inspection get it, also if the listener does not ask for it.
-    let inspects = |node: &Node<'_>| node.message_name().ends_with(".TlsInspector");
-    let asked = node.each("listener_filters", |node| {
-        Ok(node.node("typed_config").is_some_and(inspects))
-    })?;
-    if !asked.contains(&true)
-        && listener
-            .chains
-            .iter()
-            .any(|chain| needs_inspection(&chain.matches))
-    {
-        listener.inspect_tls = Some(InspectTls::default());
-    }
     Ok(listener)
-}
-
-fn needs_inspection(matches: &ChainMatch) -> bool {
-    match matches.transport {
-        Some(transport) => transport == Transport::Tls,
-        None => !matches.server_names.is_empty() || !matches.alpn.is_empty(),
-    }
 }
 
 /// An address as Envoy writes it.
