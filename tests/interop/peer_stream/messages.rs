@@ -1,6 +1,6 @@
 //! The messages of a stream as JSON, with their resources, and with placeholders for what differs in every run.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::LazyLock;
 
@@ -168,4 +168,21 @@ pub(super) fn summary(messages: &[Value]) -> Value {
     json!({
         "subscriptions": subscriptions, "answers": answers, "resources": resources, "others": others,
     })
+}
+
+/// A summary without what depends on the order in which the other side has sent: nonces, and how often a type was
+/// answered.
+pub(super) fn unordered(mut summary: Value) -> Value {
+    let answers = summary["answers"].as_array().into_iter().flatten();
+    let answers = answers.map(|answer| {
+        let mut answer: Value = serde_json::from_str(answer.as_str().unwrap_or_default())
+            .expect("a summary has JSON in it");
+        if let Value::Object(fields) = &mut answer {
+            fields.remove("responseNonce");
+        }
+        answer.to_string()
+    });
+    let answers: BTreeSet<String> = answers.collect();
+    summary["answers"] = json!(answers);
+    summary
 }
