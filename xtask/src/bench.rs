@@ -27,12 +27,12 @@ pub(crate) struct Options {
     #[arg(long, default_value_t = 20)]
     failures: u32,
     /// One part: start (with memory and probe), relay, metrics, restart or hostile of the dataplane, l4 (the built-in
-    /// proxy beside Envoy), or server,
-    /// gateways, federation (proxies that use services of another datacenter), store, api, etcd; default: all of
-    /// these. Or failover, as root. Or kubernetes or gateway-api, with the requirements of `cargo xtask kind`
+    /// proxy beside Envoy), or server, gateways, federation (proxies that use services of another datacenter), peering
+    /// (services of a peered cluster), store, api, etcd; default: all of these. Or failover, as root. Or kubernetes or
+    /// gateway-api, with the requirements of `cargo xtask kind`
     #[arg(long, value_parser = [
-        "start", "relay", "metrics", "restart", "hostile", "l4", "server", "gateways", "federation", "store", "api",
-        "etcd", "failover", "kubernetes", "gateway-api",
+        "start", "relay", "metrics", "restart", "hostile", "l4", "server", "gateways", "federation", "peering", "store",
+        "api", "etcd", "failover", "kubernetes", "gateway-api",
     ])]
     only: Option<String>,
     /// Fewer and shorter turns, in the part l4
@@ -42,10 +42,10 @@ pub(crate) struct Options {
     #[arg(long, default_value = "sidecar")]
     profile: String,
     /// Numbers of proxies connected to each server, one table for each; default: 1000,2000,10000, and 1000 in the
-    /// part federation
+    /// part federation. In the part peering, numbers of exported services; default: 2000
     #[arg(long)]
     proxies: Option<String>,
-    /// Deadline in seconds for a server to configure all of them
+    /// Deadline in seconds for a server to configure, or import, all of them
     #[arg(long, default_value_t = 300)]
     limit: u32,
     /// Number of restarts of a server under full load, in the part etcd
@@ -81,7 +81,7 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> anyhow::Result<()
     }
     if !matches!(
         only,
-        Some("l4" | "server" | "gateways" | "federation" | "store" | "api" | "etcd")
+        Some("l4" | "server" | "gateways" | "federation" | "peering" | "store" | "api" | "etcd")
     ) {
         sidecar(workspace, options)?;
     }
@@ -98,11 +98,14 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> anyhow::Result<()
     if matches!(only, None | Some("gateways")) {
         whole_servers(workspace, "server", &["--gateways"])?;
     }
-    if matches!(only, None | Some("federation")) {
-        let arguments = proxies(options);
-        let arguments = arguments.iter().map(String::as_str);
-        let arguments: Vec<_> = ["--federation"].into_iter().chain(arguments).collect();
-        whole_servers(workspace, "server", &arguments)?;
+    for part in ["federation", "peering"] {
+        if only.is_none_or(|only| only == part) {
+            let part = format!("--{part}");
+            let arguments = proxies(options);
+            let arguments = arguments.iter().map(String::as_str);
+            let arguments: Vec<_> = [part.as_str()].into_iter().chain(arguments).collect();
+            whole_servers(workspace, "server", &arguments)?;
+        }
     }
     if matches!(only, None | Some("store")) {
         whole_servers(workspace, "store", &[])?;

@@ -73,6 +73,14 @@ impl Change {
     }
 }
 
+/// The value that this share of all, in percent, does not exceed.
+pub(crate) fn percentile(values: &[f64], percent: usize) -> Option<f64> {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    let place = (sorted.len() * percent / 100).min(sorted.len().checked_sub(1)?);
+    Some(sorted[place])
+}
+
 /// Prints a table and the errors.
 pub(crate) fn print(programs: &[Program], count: usize, columns: &[Figures]) {
     let title = format!("{count} proxies with 5 upstreams");

@@ -13,8 +13,10 @@ mod federation;
 mod figures;
 mod gateways;
 mod measure;
+mod peering;
 mod protocol;
 mod proxies;
+mod relay;
 mod servers;
 
 use std::time::Duration;
@@ -24,7 +26,7 @@ use legate_tests::program::Program;
 
 /// The scope of the measurement.
 struct Options {
-    /// The numbers of connected proxies, one table for each; `None` for the usual ones.
+    /// The numbers of connected proxies or exported services, one table for each; `None` for the usual ones.
     proxies: Option<Vec<usize>>,
     /// The deadline for the configuration of all proxies.
     limit: Duration,
@@ -32,6 +34,8 @@ struct Options {
     gateways: Option<Option<String>>,
     /// Instead of these: proxies that use services of another datacenter.
     federation: bool,
+    /// Instead of these: services that a peered cluster exports.
+    peering: bool,
 }
 
 /// The usual numbers of proxies.
@@ -43,6 +47,7 @@ fn main() {
         limit: Duration::from_secs(300),
         gateways: None,
         federation: false,
+        peering: false,
     };
     let mut args = std::env::args().skip(1);
     while let Some(arg) = args.next() {
@@ -58,6 +63,7 @@ fn main() {
             }
             "--gateways" => options.gateways = Some(None),
             "--federation" => options.federation = true,
+            "--peering" => options.peering = true,
             "--gateway" => options.gateways = Some(args.next()),
             // `cargo bench` adds arguments of its own.
             _ => {}
@@ -90,6 +96,11 @@ async fn measure(options: &Options) {
         let counts = options.proxies.as_deref();
         let counts = counts.unwrap_or(&[federation::PROXIES]);
         return federation::measure(&programs, counts, options.limit).await;
+    }
+    if options.peering {
+        let counts = options.proxies.as_deref();
+        let counts = counts.unwrap_or(&[peering::SERVICES]);
+        return peering::measure(&programs, counts, options.limit).await;
     }
     for count in options
         .proxies

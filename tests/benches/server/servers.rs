@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::StreamExt;
-use http::Method;
+use http::{Method, Request};
+use http_body_util::Full;
 use legate_runtime::BoxError;
 use legate_tests::client;
 use legate_tests::program::{Program, Running};
@@ -51,7 +52,7 @@ impl Kind {
 /// What a server is started with in addition to what all have.
 #[derive(Debug, Default)]
 pub(crate) struct Additional {
-    /// Flags of `legate-server`.
+    /// Flags of `legate-server`, in the place of those with the same names.
     pub(crate) flags: Vec<String>,
     /// Consul's settings, in the place of those with the same names.
     pub(crate) settings: Value,
@@ -81,7 +82,15 @@ impl Server {
         let kind = Kind::of(program);
         let data = folder.path().join("data").display().to_string();
         let arguments = match kind {
-            Kind::Legate => [legate_flags(address, &data), additional.flags.clone()].concat(),
+            Kind::Legate => {
+                let name = |flag: &str| flag.split('=').next().map(str::to_owned);
+                let mut flags = legate_flags(address, &data);
+                flags.retain(|flag| {
+                    let mut replaced = additional.flags.iter();
+                    !replaced.any(|other| name(other) == name(flag))
+                });
+                [flags, additional.flags.clone()].concat()
+            }
             Kind::Consul => {
                 let file = folder.path().join("consul.json");
                 let mut settings = consul_settings(address, &data);
@@ -170,6 +179,27 @@ impl Server {
         }
         let text = String::from_utf8_lossy(&body);
         Err(format!("{path}: {status}: {text}").into())
+    }
+
+    /// Reads something that can be waited for: its index, and the body.
+    ///
+    /// # Errors
+    /// As for [`Self::call`].
+    pub(crate) async fn indexed(&self, path: &str) -> Result<(u64, Bytes), BoxError> {
+        let request = Request::get(path).header("host", self.http().to_string());
+        let answer = client::ask(self.http(), request.body(Full::default())?).await;
+        let (head, body) = answer
+            .map_err(|error| format!("{path}: {error}"))?
+            .into_parts();
+        let index = head.headers.get("x-consul-index");
+        let index = index.and_then(|index| index.to_str().ok()?.parse().ok());
+        match index.filter(|_| head.status.is_success()) {
+            Some(index) => Ok((index, body)),
+            None => {
+                let text = String::from_utf8_lossy(&body);
+                Err(format!("{path}: {}: {text}", head.status).into())
+            }
+        }
     }
 
     pub(crate) async fn put(&self, (path, body): &Write) -> Result<(), BoxError> {

@@ -54,9 +54,10 @@ pub(super) struct Change {
     pub(super) healthy: usize,
 }
 
-/// An instance of each service in turn becomes critical, and then healthy again.
-pub(super) fn change(count: usize, round: usize) -> Change {
-    let caller = round % count;
+/// An instance of the service of each of these callers in turn becomes critical, and then healthy again.
+pub(super) fn change(callers: &[usize], round: usize) -> Change {
+    let count = callers.len();
+    let caller = callers[round % count];
     let number = caller * INSTANCES;
     let passing = (round / count) % 2 == 1;
     let body = json!({

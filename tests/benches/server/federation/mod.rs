@@ -1,14 +1,13 @@
 //! Two datacenters with a delay between them: the proxies of `dc1` use services of `dc2`.
 //!
-//! `dc1` is the primary. The servers reach each other through [`relay::Link`] only; all else is local.
+//! `dc1` is the primary. The servers reach each other through a [`Link`] only; all else is local.
 #![expect(clippy::print_stdout, reason = "prints its results as tables")]
 
 mod callers;
 mod figures;
 mod mesh;
-mod relay;
 
-use std::collections::HashSet;
+use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
 use std::path::Path;
 use std::time::Duration;
@@ -22,9 +21,9 @@ use serde_json::{Value, json};
 use tokio::time::{Instant, sleep, timeout_at};
 
 use self::callers::{Callers, Event};
-use self::figures::Figures;
+use self::figures::{Cost, Figures};
 use self::mesh::INSTANCES;
-use self::relay::{End, Link, Ports};
+use crate::relay::{End, Link, Ports};
 use crate::servers::{Additional, Kind, Server};
 
 /// The number of proxies in `dc1`, and of services in `dc2`.
@@ -35,6 +34,13 @@ const CHANGES: usize = 100;
 
 /// The deadline for a change.
 const CHANGE: Duration = Duration::from_secs(60);
+
+/// After so many changes that did not arrive, no more are made.
+const MISSED: usize = 3;
+
+/// The share of the proxies, in percent, whose configuration is measured in addition to that of all: a single one may
+/// wait for long.
+const MOST: usize = 99;
 
 /// The time for remaining traffic after a proxy has a change.
 const SETTLE: Duration = Duration::from_secs(1);
@@ -72,7 +78,7 @@ pub(crate) async fn measure(programs: &[Program], counts: &[usize], limit: Durat
             }
             columns.push(figures);
         }
-        figures::print(programs, count, &columns);
+        figures::print(programs, (count, limit), &columns);
     }
 }
 
@@ -90,9 +96,9 @@ async fn measure_one(
     dc1.put_all(&mesh::callers(count)).await;
     mesh.joined(count).await;
     sleep(SETTLE).await;
-    let callers = mesh.configure(count, limit, figures).await;
-    if figures.configuring.is_some() {
-        mesh.changes(callers, count, figures).await?;
+    let (callers, configured) = mesh.configure(count, limit, figures).await;
+    if !configured.is_empty() {
+        mesh.changes(callers, &configured, figures).await?;
     }
     figures.peak = Some(mesh.of_both(|server| server.running.peak() / 1024.0));
     for server in mesh.servers {
@@ -155,15 +161,30 @@ impl Datacenters {
         eventually_within(JOIN, "dc1 knows the services of dc2", instances, complete).await;
     }
 
-    /// Connects all proxies at once and waits until each is configured with all endpoints.
-    async fn configure(&self, count: usize, limit: Duration, figures: &mut Figures) -> Callers {
+    /// Connects all proxies at once and waits until each is configured with all endpoints, or the limit is reached.
+    /// Returns the proxies that are configured.
+    async fn configure(
+        &self,
+        count: usize,
+        limit: Duration,
+        figures: &mut Figures,
+    ) -> (Callers, Vec<usize>) {
         let [dc1, _] = &self.servers;
-        let before = (self.work(), self.link.bytes());
+        let (work, bytes) = (self.work(), self.link.bytes());
         let start = Instant::now();
+        let cost = |end: Instant| {
+            let now = self.work();
+            Cost {
+                seconds: end.duration_since(start).as_secs_f64(),
+                work: [0, 1].map(|place| now[place] - work[place]),
+                bytes: (self.link.bytes() - bytes) as f64,
+            }
+        };
         let mut callers = Callers::connect(count, dc1.grpc(), dc1.references().secrets);
-        let mut configured = HashSet::new();
-        let (mut broken, mut end) = (0, start);
-        while configured.len() < count
+        // The largest number of healthy endpoints that each proxy had.
+        let mut seen = BTreeMap::new();
+        let (mut configured, mut broken, mut end) = (0, 0, start);
+        while configured < count
             && let Ok(Some(event)) = timeout_at(start + limit, callers.events.recv()).await
         {
             match event {
@@ -172,9 +193,15 @@ impl Datacenters {
                     at,
                     healthy,
                 } => {
-                    if healthy == INSTANCES && configured.insert(caller) {
+                    let most = seen.entry(caller).or_insert(0);
+                    if *most < INSTANCES && healthy == INSTANCES {
+                        configured += 1;
                         end = end.max(at);
+                        if configured == (count * MOST).div_ceil(100) {
+                            figures.most = Some(cost(end));
+                        }
                     }
+                    *most = (*most).max(healthy);
                 }
                 Event::Ended(reason) => {
                     broken += 1;
@@ -182,33 +209,33 @@ impl Datacenters {
                 }
             }
         }
-        let work = self.work();
         figures.broken = Some(f64::from(broken));
-        figures.configured = Some(configured.len() as f64);
-        if configured.len() == count {
-            figures.configuring = Some(end.duration_since(start).as_secs_f64());
-            figures.configuring_work = Some([0, 1].map(|place| work[place] - before.0[place]));
-            sleep(SETTLE).await;
-            figures.configuring_bytes = Some((self.link.bytes() - before.1) as f64);
-        }
+        figures.configured = Some(configured as f64);
+        figures.all = (configured == count).then(|| cost(end));
+        sleep(SETTLE).await;
         figures.resident = Some(self.of_both(|server| server.running.memory().resident / 1024.0));
-        callers
+        let complete = |caller: &usize| seen.get(caller) == Some(&INSTANCES);
+        let lacking = (0..count).filter(|caller| !complete(caller));
+        let lacking = lacking.map(|caller| (caller, seen.get(&caller).copied()));
+        figures.lacking = lacking.collect();
+        (callers, (0..count).filter(complete).collect())
     }
 
-    /// Makes the changes one after the other, after a while without any.
+    /// Makes the changes one after the other, after a while without any, and each for one of these proxies.
     async fn changes(
         &self,
         mut callers: Callers,
-        count: usize,
+        configured: &[usize],
         figures: &mut Figures,
     ) -> Result<(), BoxError> {
         let before = self.link.bytes();
         sleep(IDLE).await;
         figures.idle_bytes = Some((self.link.bytes() - before) as f64 / IDLE.as_secs_f64());
         let [_, dc2] = &self.servers;
+        let mut missed = 0;
         for round in 0..CHANGES {
             while callers.events.try_recv().is_ok() {}
-            let change = mesh::change(count, round);
+            let change = mesh::change(configured, round);
             let before = self.link.bytes();
             let start = Instant::now();
             let expected = (change.caller, change.healthy);
@@ -217,7 +244,15 @@ impl Datacenters {
                 has(&mut callers, expected, start + CHANGE)
             );
             made?;
-            let delay = arrived?.duration_since(start);
+            figures.changes += 1;
+            let Some(arrived) = arrived else {
+                missed += 1;
+                if missed == MISSED {
+                    break;
+                }
+                continue;
+            };
+            let delay = arrived.duration_since(start);
             figures.delays.push(delay.as_secs_f64() * 1e3);
             sleep(SETTLE).await;
             let bytes = self.link.bytes() - before;
@@ -227,12 +262,8 @@ impl Datacenters {
     }
 }
 
-/// Waits until a proxy has this number of healthy endpoints.
-async fn has(
-    callers: &mut Callers,
-    expected: (usize, usize),
-    end: Instant,
-) -> Result<Instant, BoxError> {
+/// Waits until a proxy has this number of healthy endpoints. `None` if that does not happen in time.
+async fn has(callers: &mut Callers, expected: (usize, usize), end: Instant) -> Option<Instant> {
     while let Ok(Some(event)) = timeout_at(end, callers.events.recv()).await {
         if let Event::Configured {
             caller,
@@ -241,10 +272,10 @@ async fn has(
         } = event
             && (caller, healthy) == expected
         {
-            return Ok(at);
+            return Some(at);
         }
     }
-    Err(format!("proxy {} did not get a change", expected.0).into())
+    None
 }
 
 /// The settings of a server about other datacenters.

@@ -1,6 +1,6 @@
-//! The link between two datacenters: relays in this process that delay and count what they forward.
+//! The link between two servers: relays in this process that delay and count what they forward.
 //!
-//! A server advertises the address of its relay to the other datacenter, and the relay listens there at the
+//! A server advertises the address of its relay to the other one, and the relay listens there at the
 //! same ports. Throughput is not limited.
 
 use std::convert::Infallible;
@@ -29,23 +29,23 @@ const UNDER_WAY: usize = 4_096;
 
 /// A server's own address and that of its relay.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct End {
-    pub(super) server: Ipv4Addr,
-    pub(super) relay: Ipv4Addr,
+pub(crate) struct End {
+    pub(crate) server: Ipv4Addr,
+    pub(crate) relay: Ipv4Addr,
 }
 
 /// The ports of a server that others reach through the relay.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Ports {
-    pub(super) tcp: &'static [u16],
-    pub(super) udp: &'static [u16],
+pub(crate) struct Ports {
+    pub(crate) tcp: &'static [u16],
+    pub(crate) udp: &'static [u16],
 }
 
 /// The number of bytes in both directions so far, without headers of TCP, UDP and IP.
 type Count = Arc<AtomicU64>;
 
 /// A running link. Dropping it closes all connections.
-pub(super) struct Link {
+pub(crate) struct Link {
     _tasks: Scope,
     count: Count,
 }
@@ -56,7 +56,7 @@ impl Link {
     /// # Errors
     ///
     /// If an address is in use.
-    pub(super) async fn start(ends: [End; 2], ports: Ports) -> io::Result<Self> {
+    pub(crate) async fn start(ends: [End; 2], ports: Ports) -> io::Result<Self> {
         let tasks = Scope::new("link");
         let count = Count::default();
         for End { server, relay } in ends {
@@ -85,7 +85,7 @@ impl Link {
     }
 
     /// The number of bytes in both directions so far.
-    pub(super) fn bytes(&self) -> u64 {
+    pub(crate) fn bytes(&self) -> u64 {
         self.count.load(Ordering::Relaxed)
     }
 }
