@@ -8,8 +8,6 @@ mod burst;
 mod connection;
 mod copy;
 mod dial;
-#[cfg(test)]
-mod differential;
 mod driver;
 mod handshake;
 mod io;
@@ -20,6 +18,8 @@ mod registry;
 mod serving;
 mod shared;
 mod stats;
+#[cfg(test)]
+mod tests;
 mod tls;
 mod tls_stream;
 

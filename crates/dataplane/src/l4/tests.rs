@@ -1,0 +1,3 @@
+//! The built-in proxy as a whole, beside Envoy.
+
+mod differential;
