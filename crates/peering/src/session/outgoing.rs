@@ -13,6 +13,7 @@
 //! A resource that the peer has refused is sent again when it changes, and within a minute. In Consul only when it
 //! changes.
 
+use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
@@ -73,8 +74,44 @@ pub(super) struct Outgoing {
 }
 
 impl Outgoing {
+    /// Sets what the peer should have.
+    ///
+    /// Whatever is due is in a queue. So if the list stays, only the services that have changed are looked at: one of
+    /// thousands changes at a time.
     pub(super) fn set(&mut self, exports: Arc<Exports>) {
-        self.exports = Arc::clone(&exports);
+        let before = std::mem::replace(&mut self.exports, Arc::clone(&exports));
+        let digest = |exports: &Exports| exports.list.as_ref().map(|list| list.payload.digest);
+        if digest(&before) == digest(&exports) {
+            for id in changed(&before.services, &exports.services) {
+                self.reconsider(id);
+            }
+        } else {
+            self.reconsider_all(&exports);
+        }
+    }
+
+    /// Looks at a service that has changed.
+    fn reconsider(&mut self, id: &Arc<str>) {
+        let key = Key::Service(Arc::clone(id));
+        if self.wanted(&key).is_some() {
+            return self.enqueue(id);
+        }
+        self.refused.remove(&key);
+        for queue in [&mut self.first, &mut self.rest] {
+            queue.retain(|other| other != id);
+        }
+        if self.sent.contains_key(&key) {
+            self.remove_by_list();
+        }
+    }
+
+    /// The peer has a service that it should not have, and that the list does not name. It is removed by sending the list
+    /// again, which may be equal to the last.
+    fn remove_by_list(&mut self) {
+        self.sent.insert(Key::Only(ResourceType::ServiceList), None);
+    }
+
+    fn reconsider_all(&mut self, exports: &Exports) {
         let mut refused = std::mem::take(&mut self.refused);
         refused.retain(|key, _| self.wanted(key).is_some());
         self.refused = refused;
@@ -95,10 +132,8 @@ impl Outgoing {
             match &key {
                 Key::Service(id) if exports.services.contains_key(id) => {}
                 Key::Service(id) if self.wanted(&key).is_some() => self.enqueue(id),
-                // It was sent before a list that names it, and is not in the next one, which may be equal to the last.
-                Key::Service(_) => {
-                    self.sent.insert(Key::Only(ResourceType::ServiceList), None);
-                }
+                // It was sent before a list that names it, and is not in the next one.
+                Key::Service(_) => self.remove_by_list(),
                 Key::Only(_) => {}
             }
         }
@@ -288,6 +323,29 @@ impl Outgoing {
 
     pub(super) fn next_retry(&self) -> Option<Duration> {
         self.retry_at
+    }
+}
+
+/// The services that are different in both, or are in one only.
+fn changed<'a>(
+    before: &'a BTreeMap<Arc<str>, Payload>,
+    after: &'a BTreeMap<Arc<str>, Payload>,
+) -> Vec<&'a Arc<str>> {
+    let mut olds = before.iter().peekable();
+    let mut news = after.iter().peekable();
+    let mut changed = Vec::new();
+    loop {
+        let order = match (olds.peek(), news.peek()) {
+            (None, None) => return changed,
+            (Some(_), None) => Ordering::Less,
+            (None, Some(_)) => Ordering::Greater,
+            (Some((old, _)), Some((new, _))) => old.cmp(new),
+        };
+        let old = olds.next_if(|_| order.is_le());
+        let new = news.next_if(|_| order.is_ge());
+        if old.map(|(_, payload)| payload.digest) != new.map(|(_, payload)| payload.digest) {
+            changed.extend(old.or(new).map(|(id, _)| id));
+        }
     }
 }
 
