@@ -12,6 +12,7 @@ mod establish;
 mod exports;
 mod imports;
 mod metrics;
+mod pace;
 mod removal;
 mod stream;
 

@@ -15,17 +15,14 @@ use legate_peering::{End, Event, PendingImport, Refusal, Session};
 use legate_runtime::CancellationToken;
 use legate_store::{ReadTxn, Unavailable, Watch, WriteTxn};
 use tokio::sync::mpsc;
-use tokio::time::{Instant, MissedTickBehavior, interval, sleep, sleep_until, timeout};
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until, timeout};
 use tonic::Status;
 
 use super::imports::{Importer, NotStored, Stored};
+use super::pace::Pace;
 use super::removal::home;
 use super::{Peerings, WRITE, exports, imports, new_stream};
 
-/// The time in which changes of what is exported are combined.
-const COALESCE: Duration = Duration::from_millis(20);
-/// The same for each exported service, of which each is looked at.
-const COALESCE_EACH: Duration = Duration::from_micros(10);
 /// The shortest time between two writes of the status.
 const WRITES_APART: Duration = Duration::from_secs(1);
 /// The time for the other cluster to read that the peering has ended.
@@ -56,7 +53,9 @@ pub(crate) struct Stream {
     write_from: Instant,
     /// Whether a refusal was logged. Further ones are at the level debug.
     has_warned: bool,
+    /// What has changed since the last comparison with what is to be exported, and how often it is made.
     watch: Option<Watch>,
+    pace: Pace,
 }
 
 impl Stream {
@@ -120,6 +119,7 @@ impl Stream {
             write_from: Instant::now(),
             has_warned: false,
             watch: None,
+            pace: Pace::new(Instant::now()),
         })
     }
 
@@ -147,7 +147,10 @@ impl Stream {
             }
             self.start_import();
             let due = self.opened + self.session.next_tick();
-            let changed = OptionFuture::from(self.watch.as_mut().map(Watch::changed));
+            let export_due = self.pace.due();
+            let watch = self.watch.as_mut().filter(|_| export_due.is_none());
+            let changed = OptionFuture::from(watch.map(Watch::changed));
+            let export = OptionFuture::from(export_due.map(sleep_until));
             let imported = OptionFuture::from(self.importing.as_mut());
             tokio::select! {
                 message = self.incoming.next(), if self.session.wants_messages() => {
@@ -181,11 +184,8 @@ impl Stream {
                         Err(error) => self.session.fail(super::refusal(error.to_string())),
                     }
                 }
-                Some(()) = changed => {
-                    let services = u32::try_from(self.row.exported.len()).unwrap_or(u32::MAX);
-                    sleep(COALESCE + COALESCE_EACH * services).await;
-                    self.export();
-                }
+                Some(()) = changed => self.pace.changed(),
+                Some(()) = export => self.export(),
                 () = sleep_until(self.write_from), if self.is_row_changed => {
                     self.is_row_changed = false;
                     self.write_row().await;
@@ -282,6 +282,7 @@ impl Stream {
             }
         }
         self.watch = Some(self.peerings.store.watch(&txn.into_reads()));
+        self.pace.done(Instant::now(), self.row.exported.len());
     }
 
     async fn write_row(&mut self) {
