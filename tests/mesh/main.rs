@@ -11,7 +11,6 @@ mod edge;
 mod egress;
 mod extensions;
 mod federation_breaks;
-mod federation_document;
 mod gateway_end;
 mod gateway_streams;
 mod generated_routes;
