@@ -8,7 +8,7 @@ use http::Method;
 use legate_identity::tls::{ClientTls, client_config, server_name};
 use legate_tests::{Mesh, MeshOptions, ServiceSpec, eventually};
 use serde_json::{Value, json};
-use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
@@ -103,6 +103,15 @@ async fn by_server_name(kind: &'static str) {
     proxies.push(gateway);
     let name = server_names(&mesh).await;
 
+    // Callers that leave in the middle of their ClientHello keep nobody else waiting.
+    for _ in 0..8 {
+        let mut leaving = TcpStream::connect(address).await.expect("it listens");
+        leaving.write_all(&[22, 3, 1]).await.expect("it is sent");
+        leaving.shutdown().await.expect("it ends");
+        let mut rest = Vec::new();
+        let ended = timeout(Duration::from_secs(5), leaving.read_to_end(&mut rest)).await;
+        assert!(ended.is_ok(), "the connection is kept");
+    }
     for service in ["db", "cache"] {
         let ask = || async { line(&mesh, address, "web", &name(service)).await };
         let answer = eventually("a service answers", ask, |answer| !answer.is_empty()).await;

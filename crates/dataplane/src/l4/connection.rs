@@ -120,7 +120,6 @@ pub(super) async fn serve(shared: Arc<Shared>, listener: Arc<ServedListener>, ac
         known.chain = Some(Arc::clone(&chain));
         chain.tcp.cx_total.inc();
         carry(&shared, &listener, socket, &chain, &mut known).await;
-        count_bytes(&chain, &known);
         stats.cx_active.dec();
         stats.cx_destroy.inc();
         stats.cx_length.record(known.began.elapsed());
@@ -195,11 +194,11 @@ async fn carry(
     };
     let Dialled { io, local, use_of } = host;
     known.upstream_local = local;
+    let cluster = &use_of.cluster.stats;
+    entry.open.connected(cluster);
     let outcome = copy(caller, io, &entry.open).await;
     known.bytes = entry.open.bytes();
-    let cluster = &use_of.cluster.stats;
-    cluster.tx_bytes.add(known.bytes.0);
-    cluster.rx_bytes.add(known.bytes.1);
+    entry.open.report();
     match outcome {
         Outcome::Done => {}
         Outcome::Caller(error) => {
@@ -282,13 +281,9 @@ async fn prepare(
     };
     let peer = known.tls.as_ref().map(|tls| Arc::clone(&tls.peer));
     // First in the registry, then the rules as they are now: later ones are applied to all who are in the registry.
-    let entry = shared.registry.add(
-        known.number,
-        &listener.spec.name,
-        chain.id.clone(),
-        &chain.chain,
-        peer.clone(),
-    );
+    let entry = shared
+        .registry
+        .add(known.number, &listener.spec.name, chain, peer.clone());
     let serving = shared.serving();
     let current = serving.listeners.get(&listener.spec.name);
     let current = current.and_then(|listener| listener.chains.get(&chain.id));
@@ -477,13 +472,18 @@ async fn inspect(socket: &Socket, limit: Duration) -> Option<Found> {
     let looking = async {
         let mut needed = 1;
         loop {
-            stream.readable().await.ok()?;
+            // Asked before the bytes are looked at: if nothing follows, all that there will be is among them.
+            let is_over = stream
+                .ready(Interest::READABLE)
+                .await
+                .ok()?
+                .is_read_closed();
             let mut buffer = [0; client_hello::MAX_LENGTH + 1];
             let peeked = stream.try_io(Interest::READABLE, || {
                 let count = recv(stream.as_raw_fd(), &mut buffer, MsgFlags::MSG_PEEK)?;
                 match count {
                     // Waits for more: this makes the runtime forget that the socket is readable.
-                    1.. if count < needed => Err(io::ErrorKind::WouldBlock.into()),
+                    1.. if count < needed && !is_over => Err(io::ErrorKind::WouldBlock.into()),
                     count => Ok(count),
                 }
             });
@@ -494,6 +494,8 @@ async fn inspect(socket: &Socket, limit: Duration) -> Option<Found> {
                 Err(_) => return None,
             };
             match client_hello::inspect(&buffer[..count]) {
+                // The end of a stream stays readable: whoever waited for more would never let others have their turn.
+                Inspection::NeedMore(_) if is_over => return None,
                 Inspection::NeedMore(more) => needed = more.max(count + 1),
                 Inspection::NotTls | Inspection::Invalid => return Some(Found::Other),
                 Inspection::Hello(hello) => return Some(Found::Hello(hello)),
@@ -507,11 +509,6 @@ async fn inspect(socket: &Socket, limit: Duration) -> Option<Found> {
     timeout(limit, looking)
         .await
         .unwrap_or(Some(Found::Timeout))
-}
-
-fn count_bytes(chain: &ServedChain, known: &Known) {
-    chain.tcp.rx_bytes.add(known.bytes.0);
-    chain.tcp.tx_bytes.add(known.bytes.1);
 }
 
 /// Writes the lines of the access logs.

@@ -32,7 +32,7 @@ use crate::relay::Relay;
 /// How often the clock of connections ticks, ejections are looked at, and names that are due are resolved.
 const TICK: Duration = Duration::from_secs(1);
 
-/// The longest name that is resolved at a time; the rest waits for the next tick.
+/// The most names that are resolved at a time; the rest waits for the next tick.
 const RESOLVED_AT_ONCE: usize = 16;
 
 /// The sockets of a listener.
@@ -133,12 +133,12 @@ impl Driver {
                 },
                 _ = ticks.tick() => {
                     self.on_tick();
-                    if resolving.len() < RESOLVED_AT_ONCE {
-                        resolving.extend(self.due_names());
-                    }
+                    let room = RESOLVED_AT_ONCE.saturating_sub(resolving.len());
+                    resolving.extend(self.due_names(room));
                 }
                 Some(resolved) = resolving.next(), if !resolving.is_empty() => {
                     self.on_resolved(resolved);
+                    resolving.extend(self.due_names(1));
                 }
             }
         }
@@ -384,13 +384,16 @@ impl Driver {
         }
     }
 
-    /// The names that have to be resolved now.
-    fn due_names(&mut self) -> Vec<impl Future<Output = Resolved> + use<>> {
+    /// The names that have to be resolved now, at most `room` of them.
+    fn due_names(&mut self, room: usize) -> Vec<impl Future<Output = Resolved> + use<>> {
         let (now, serving) = (Instant::now(), self.shared.serving());
         self.resolved
             .retain(|name, _| serving.clusters.contains_key(name));
         let mut due = Vec::new();
         for (name, cluster) in &serving.clusters {
+            if due.len() == room {
+                break;
+            }
             let Some(Hosts::LogicalDns {
                 endpoints,
                 refresh,

@@ -18,6 +18,7 @@ use legate_l4::model::{Address, Name};
 use legate_runtime::CancellationToken;
 use socket2::{Domain, Protocol, SockRef, Type};
 use tokio::net::{TcpListener, UnixListener};
+use tokio::task::yield_now;
 use tokio::time::sleep;
 
 use super::connection::{Accepted, serve};
@@ -29,6 +30,9 @@ const BACKLOG: i32 = 4_096;
 
 /// Pause after the system refused a connection, because there are no descriptors left.
 const PAUSE: Duration = Duration::from_millis(50);
+
+/// After so many rounds that did not wait, other tasks of the thread have their turn.
+const ROUNDS: usize = 32;
 
 /// A socket that listens.
 #[derive(Debug)]
@@ -174,10 +178,15 @@ pub(super) async fn run(
     let mut connections = FuturesUnordered::new();
     // The runtime's budget is for tasks with a few sources. This one has thousands, and gives others their turn itself.
     tokio::task::unconstrained(async {
+        let mut rounds = 0;
         while acceptor.is_some() || !connections.is_empty() {
+            rounds += 1;
+            if rounds % ROUNDS == 0 {
+                yield_now().await;
+            }
             tokio::select! {
                 () = stop.cancelled(), if acceptor.is_some() => {
-                    // Callers that wait in the queue are served; closing it would reset them.
+                    // Callers that wait in the queue are served, unless their listener is gone; closing it resets them.
                     let left = acceptor.take();
                     while let Some(accepted) = waiting(&shared, left.as_ref()) {
                         connections.extend(begin(&shared, &name, accepted));

@@ -4,15 +4,18 @@
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use futures_util::task::AtomicWaker;
 use legate_l4::chains::ChainId;
-use legate_l4::model::{Chain, Name};
+use legate_l4::model::Name;
 use legate_l4::plan::Fate;
 use legate_l4::rbac::Peer;
+
+use super::serving::ServedChain;
+use super::stats::{ClusterStats, TcpStats};
 
 /// Why the proxy closes a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -49,8 +52,11 @@ pub(super) struct Open {
     opened: u32,
     active: AtomicU32,
     clock: Arc<AtomicU32>,
-    received: AtomicU64,
-    sent: AtomicU64,
+    received: Bytes,
+    sent: Bytes,
+    tcp: Arc<TcpStats>,
+    /// Its cluster, once it is connected.
+    cluster: OnceLock<Arc<ClusterStats>>,
     half_closed: AtomicBool,
     /// When its drain began, in seconds plus one; 0: it does not drain.
     draining: AtomicU32,
@@ -58,16 +64,60 @@ pub(super) struct Open {
     waker: AtomicWaker,
 }
 
+/// The bytes of one direction.
+#[derive(Debug, Default)]
+struct Bytes {
+    all: AtomicU64,
+    /// How many of them are in the statistics.
+    reported: AtomicU64,
+}
+
+impl Bytes {
+    fn add(&self, count: usize) {
+        self.all.fetch_add(count as u64, Ordering::Relaxed);
+    }
+
+    fn get(&self) -> u64 {
+        self.all.load(Ordering::Relaxed)
+    }
+
+    /// Those that are new to the statistics. Each is returned once, whoever asks at the same time.
+    fn take(&self) -> u64 {
+        let all = self.get();
+        all.saturating_sub(self.reported.fetch_max(all, Ordering::Relaxed))
+    }
+}
+
 impl Open {
+    /// It is connected to a host of the cluster with these statistics.
+    pub(super) fn connected(&self, cluster: &Arc<ClusterStats>) {
+        // It is connected once.
+        let _ = self.cluster.set(Arc::clone(cluster));
+    }
+
+    /// Brings the bytes of the statistics up to date: every second, and at its end.
+    pub(super) fn report(&self) {
+        let (received, sent) = (self.received.take(), self.sent.take());
+        if received == 0 && sent == 0 {
+            return;
+        }
+        self.tcp.rx_bytes.add(received);
+        self.tcp.tx_bytes.add(sent);
+        if let Some(cluster) = self.cluster.get() {
+            cluster.tx_bytes.add(received);
+            cluster.rx_bytes.add(sent);
+        }
+    }
+
     /// Counts bytes from the caller.
     pub(super) fn received(&self, count: usize) {
-        self.received.fetch_add(count as u64, Ordering::Relaxed);
+        self.received.add(count);
         self.touch();
     }
 
     /// Counts bytes to the caller.
     pub(super) fn sent(&self, count: usize) {
-        self.sent.fetch_add(count as u64, Ordering::Relaxed);
+        self.sent.add(count);
         self.touch();
     }
 
@@ -83,8 +133,7 @@ impl Open {
 
     /// Bytes from the caller and to it.
     pub(super) fn bytes(&self) -> (u64, u64) {
-        let received = self.received.load(Ordering::Relaxed);
-        (received, self.sent.load(Ordering::Relaxed))
+        (self.received.get(), self.sent.get())
     }
 
     /// Ready once it has to close.
@@ -182,23 +231,24 @@ impl Registry {
         self: &Arc<Self>,
         number: u64,
         listener: &Name,
-        id: ChainId,
-        chain: &Chain,
+        served: &ServedChain,
         peer: Option<Arc<Peer>>,
     ) -> Entry {
         let now = self.clock.load(Ordering::Relaxed);
         let open = Arc::new(Open {
             number,
             listener: listener.clone(),
-            id,
+            id: served.id.clone(),
             peer,
-            idle_timeout: chain.tcp.idle_timeout,
-            max_duration: chain.tcp.max_duration,
+            idle_timeout: served.chain.tcp.idle_timeout,
+            max_duration: served.chain.tcp.max_duration,
             opened: now,
             active: AtomicU32::new(now),
             clock: Arc::clone(&self.clock),
-            received: AtomicU64::new(0),
-            sent: AtomicU64::new(0),
+            received: Bytes::default(),
+            sent: Bytes::default(),
+            tcp: Arc::clone(&served.tcp),
+            cluster: OnceLock::new(),
             half_closed: AtomicBool::new(false),
             draining: AtomicU32::new(0),
             close: AtomicU8::new(0),
@@ -224,6 +274,7 @@ impl Registry {
     pub(super) fn tick(&self) {
         let now = self.clock.fetch_add(1, Ordering::Relaxed) + 1;
         for open in self.lock().values() {
+            open.report();
             if let Some(why) = open.due(now, &self.times) {
                 open.close(why);
             }

@@ -1,3 +1,3 @@
-//! The built-in proxy as a whole, beside Envoy.
+//! The built-in proxy as a whole, compared with Envoy.
 
 mod differential;

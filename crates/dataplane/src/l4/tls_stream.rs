@@ -46,6 +46,9 @@ const MAX_MESSAGE: usize = 64 * 1024;
 /// How much is read at once while the end of a handshake message is not known, in bytes.
 const STEP: usize = 4096;
 
+/// After so many reads without plaintext, as a peer with empty records causes them, other connections have their turn.
+const ROUNDS: usize = 16;
+
 thread_local! {
     /// Ciphertext on its way from or to a socket.
     static BUFFER: RefCell<Vec<u8>> = RefCell::new(vec![0; MAX_WRITE + MAX_RECORD]);
@@ -454,7 +457,7 @@ impl AsyncRead for TlsStream {
     ) -> Poll<io::Result<()>> {
         let this = self.get_mut();
         let (before, wanted) = (buffer.filled().len(), buffer.remaining());
-        loop {
+        for _ in 0..ROUNDS {
             this.send_for_reader(cx);
             let count = this.plaintext.rest().len().min(buffer.remaining());
             buffer.put_slice(&this.plaintext.rest()[..count]);
@@ -471,6 +474,8 @@ impl AsyncRead for TlsStream {
                 return Poll::Ready(Err(io::Error::new(io::ErrorKind::UnexpectedEof, reason)));
             }
         }
+        cx.waker().wake_by_ref();
+        Poll::Pending
     }
 }
 
