@@ -1,36 +1,12 @@
 //! The built-in proxy with servers of a real Consul, which put certificates into listeners and clusters.
 
-use std::net::SocketAddr;
-
 use legate_tests::interop::Pair;
-use legate_tests::{MeshOptions, ServiceSpec, eventually};
+use legate_tests::{MeshOptions, ServiceSpec, client, eventually};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::net::TcpStream;
 
-const DB: ServiceSpec = ServiceSpec {
-    service: "db",
-    instance: "db",
-    protocol: "tcp",
-    upstreams: &[],
-};
-const SHOP: ServiceSpec = ServiceSpec {
-    service: "shop",
-    instance: "shop",
-    protocol: "tcp",
-    upstreams: &["db"],
-};
-
-/// Sends a line on a new connection; empty if the connection ends without an answer.
-async fn line(server: SocketAddr) -> String {
-    let mut reply = String::new();
-    if let Ok(mut stream) = TcpStream::connect(server).await
-        && stream.write_all(b"hello\n").await.is_ok()
-    {
-        // An end without an answer is one, too.
-        let _ = BufReader::new(stream).read_line(&mut reply).await;
-    }
-    reply
-}
+const DB: ServiceSpec = ServiceSpec::tcp("db", &[]);
+const SHOP: ServiceSpec = ServiceSpec::tcp("shop", &["db"]);
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn tcp_and_intentions() {
@@ -49,7 +25,12 @@ async fn tcp_and_intentions() {
         ("allow", "db: hello\n"),
     ] {
         mesh.intend("shop", "db", action).await;
-        eventually(action, || line(upstream), |reply| reply == expected).await;
+        eventually(
+            action,
+            || client::line(upstream, "hello"),
+            |reply| reply == expected,
+        )
+        .await;
     }
     // A root of another key: certificates in listeners change, and an open connection stays.
     let mut open = BufReader::new(TcpStream::connect(upstream).await.expect("it listens"));

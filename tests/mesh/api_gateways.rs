@@ -27,7 +27,7 @@ use tokio_rustls::rustls::{ClientConfig, DigitallySignedStruct, Error, Signature
 
 use crate::API;
 use crate::tokens::{ISSUER, LATER};
-use crate::traffic::line;
+use legate_tests::client::line;
 
 const OTHER: ServiceSpec = ServiceSpec {
     service: "other",
@@ -55,6 +55,11 @@ struct Scene {
 
 impl Scene {
     async fn start(services: &[ServiceSpec], entries: &[Value]) -> Self {
+        Self::start_with("envoy", services, entries).await
+    }
+
+    /// The same with a gateway whose proxy is of this kind.
+    async fn start_with(kind: &'static str, services: &[ServiceSpec], entries: &[Value]) -> Self {
         let mut mesh = Mesh::start(MeshOptions::default()).await;
         let mut sidecars = Vec::new();
         mesh.intend("edge", "*", "allow").await;
@@ -64,6 +69,7 @@ impl Scene {
         for entry in entries {
             mesh.entry(entry.clone()).await;
         }
+        mesh.use_proxy(kind);
         let gateway = mesh.add_gateway("api-gateway", "edge", json!({})).await;
         let address = (gateway.address, HTTP).into();
         sidecars.push(gateway);
@@ -231,16 +237,18 @@ async fn connections_go_to_the_service_of_the_only_route() {
         gateway(json!([{"Name": "one", "Port": TCP, "Protocol": "tcp"}])),
         tcp("a", "db"),
     ];
-    let scene = Scene::start(&[DB], &entries).await;
-    let port = scene.port(TCP);
-    let says = |reply: &String| !reply.is_empty();
-    let reply = eventually("a line comes back", || line(port, "hello"), says).await;
-    assert_eq!(reply, "db: hello\n");
-    // A second route conflicts, and nothing is served.
-    scene.mesh.entry(tcp("b", "cache")).await;
-    let closed = || async move { TcpStream::connect(port).await.is_err() };
-    eventually("the port is closed", closed, |closed| *closed).await;
-    scene.stop().await;
+    for kind in ["envoy", "builtin"] {
+        let scene = Scene::start_with(kind, &[DB], &entries).await;
+        let port = scene.port(TCP);
+        let says = |reply: &String| !reply.is_empty();
+        let reply = eventually("a line comes back", || line(port, "hello"), says).await;
+        assert_eq!(reply, "db: hello\n");
+        // A second route conflicts, and nothing is served.
+        scene.mesh.entry(tcp("b", "cache")).await;
+        let closed = || async move { TcpStream::connect(port).await.is_err() };
+        eventually("the port is closed", closed, |closed| *closed).await;
+        scene.stop().await;
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use legate_ca::CaConfig;
 use legate_runtime::Scope;
+use legate_tests::client::line;
 use legate_tests::{Mesh, MeshOptions, ServiceSpec, Sidecar, client, eventually};
 use serde_json::json;
 use socket2::SockRef;
@@ -14,20 +15,10 @@ use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::timeout;
 
-use crate::traffic::line;
+use crate::terminating::outside;
 
-const DB: ServiceSpec = ServiceSpec {
-    service: "db",
-    instance: "db",
-    protocol: "tcp",
-    upstreams: &[],
-};
-const SHOP: ServiceSpec = ServiceSpec {
-    service: "shop",
-    instance: "shop",
-    protocol: "tcp",
-    upstreams: &["db"],
-};
+const DB: ServiceSpec = ServiceSpec::tcp("db", &[]);
+const SHOP: ServiceSpec = ServiceSpec::tcp("shop", &["db"]);
 
 /// The proxies of the caller and of the called service.
 const PAIRS: [(&str, &str); 3] = [
@@ -473,6 +464,70 @@ async fn renewed_certificates_close_nothing() {
     held.write_all(b"x").await.expect("it is sent");
     assert_eq!(held.read_u8().await.expect("it comes back"), b'x');
     hello(upstream, "db: hello\n").await;
+    stop(mesh, [&mut shop, &mut db]).await;
+    scope.stop(LIMIT).await.expect("applications end");
+}
+
+/// The ways into and out of the mesh for TCP.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn ingress_and_terminating_gateways() {
+    const CALLER: ServiceSpec = ServiceSpec::tcp("web", &["raw"]);
+    const PORT: u16 = 8001;
+    let mut mesh = Mesh::start(MeshOptions::default()).await;
+    mesh.use_proxy("builtin");
+    let mut db = mesh.add(&DB).await;
+    let listeners = json!([{"Port": PORT, "Services": [{"Name": "db"}]}]);
+    mesh.entry(json!({"Kind": "ingress-gateway", "Name": "edge", "Listeners": listeners}))
+        .await;
+    let mut edge = mesh.add_gateway("ingress-gateway", "edge", json!({})).await;
+    let port = (edge.address, PORT).into();
+    refused(port).await;
+    mesh.intend("edge", "db", "allow").await;
+    hello(port, "db: hello\n").await;
+
+    let address = mesh.application("raw");
+    mesh.outsider("raw", address).await;
+    outside(&mesh, "raw", "tcp", address).await;
+    mesh.entry(json!({
+        "Kind": "terminating-gateway", "Name": "egress", "Services": [{"Name": "raw"}],
+    }))
+    .await;
+    let mut egress = mesh
+        .add_gateway("terminating-gateway", "egress", json!({}))
+        .await;
+    let mut caller = mesh.add(&CALLER).await;
+    let upstream = mesh.upstream("web", 0);
+    let ask = || async { client::get(upstream, "/").await.is_ok() };
+    eventually("the caller is denied", ask, |answered| !answered).await;
+    mesh.intend("web", "raw", "allow").await;
+    eventually("the service outside answers", ask, |answered| *answered).await;
+    mesh.intend("web", "raw", "deny").await;
+    eventually("the caller is denied again", ask, |answered| !answered).await;
+    stop(mesh, [&mut caller, &mut egress, &mut edge, &mut db]).await;
+}
+
+/// Bytes of an open connection are in the statistics while it is open.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn bytes_count_while_a_connection_is_open() {
+    let mut mesh = Mesh::start(MeshOptions::default()).await;
+    let scope = Scope::new("applications");
+    mesh.intend("shop", "db", "allow").await;
+    mesh.register_dead(&DB).await;
+    App::default().start(mesh.application("db"), &scope).await;
+    let mut db = join(&mut mesh, &DB, "builtin").await;
+    let mut shop = add(&mut mesh, &SHOP, "builtin").await;
+    let upstream = mesh.upstream("shop", 0);
+    hello(upstream, "db: hello\n").await;
+    let name = "tcp.public_listener.downstream_cx_rx_bytes_total";
+    let before = db.stat(name).await;
+    let mut held = open(upstream, "echo").await;
+    held.write_all(&[7; 1000]).await.expect("it is sent");
+    held.read_exact(&mut [0; 1000])
+        .await
+        .expect("it comes back");
+    let enough = |bytes: &u64| *bytes >= before + 1000;
+    eventually("the bytes are counted", || db.stat(name), enough).await;
+    drop(held);
     stop(mesh, [&mut shop, &mut db]).await;
     scope.stop(LIMIT).await.expect("applications end");
 }

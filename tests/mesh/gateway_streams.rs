@@ -30,8 +30,8 @@ use crate::gateway_end::{PORT, only_one_envoy, start};
 use crate::grpc::{Application, SLOW, SLOW_MESSAGES, answers, channel};
 use crate::mesh_gateway::{connect, server_names};
 use crate::terminating::outside;
-use crate::traffic::line;
 use crate::websockets::{leads, open, say, serve};
+use legate_tests::client::line;
 
 /// How long Envoy drains: everything here takes longer.
 const DRAIN_SECONDS: u32 = 2;

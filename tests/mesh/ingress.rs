@@ -17,7 +17,7 @@ use tokio_rustls::rustls::{ClientConfig, RootCertStore};
 
 use crate::API;
 use crate::chains::resolver;
-use crate::traffic::line;
+use legate_tests::client::line;
 
 const OTHER: ServiceSpec = ServiceSpec {
     service: "other",

@@ -13,18 +13,8 @@ use tokio::net::TcpStream;
 
 use crate::{API, WEB};
 
-const DB: ServiceSpec = ServiceSpec {
-    service: "db",
-    instance: "db",
-    protocol: "tcp",
-    upstreams: &[],
-};
-const SHOP: ServiceSpec = ServiceSpec {
-    service: "shop",
-    instance: "shop",
-    protocol: "tcp",
-    upstreams: &["db"],
-};
+const DB: ServiceSpec = ServiceSpec::tcp("db", &[]);
+const SHOP: ServiceSpec = ServiceSpec::tcp("shop", &["db"]);
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_leaf_rotation_drops_no_connection() {

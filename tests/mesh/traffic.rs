@@ -3,8 +3,6 @@
 use legate_tests::{Mesh, MeshOptions, ServiceSpec, client, eventually};
 use nix::sys::signal::Signal;
 use serde_json::Value;
-use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
-use tokio::net::TcpStream;
 
 use crate::{API, WEB};
 
@@ -70,7 +68,7 @@ async fn tcp_with_mutual_tls() {
     let upstream = mesh.upstream("shop", 0);
     let reply = eventually(
         "a line comes back",
-        || line(upstream, "hello"),
+        || client::line(upstream, "hello"),
         |reply| !reply.is_empty(),
     )
     .await;
@@ -85,18 +83,4 @@ async fn tcp_with_mutual_tls() {
         );
     }
     mesh.stop().await;
-}
-
-/// Sends one line on a new connection; the result is empty if the connection ends first.
-pub(crate) async fn line(server: std::net::SocketAddr, text: &str) -> String {
-    let mut reply = String::new();
-    if let Ok(mut stream) = TcpStream::connect(server).await
-        && stream
-            .write_all(format!("{text}\n").as_bytes())
-            .await
-            .is_ok()
-    {
-        let _ = BufReader::new(stream).read_line(&mut reply).await;
-    }
-    reply
 }

@@ -12,7 +12,7 @@ use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
 use legate_runtime::BoxError;
 use serde_json::Value;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
@@ -20,6 +20,19 @@ const LIMIT: Duration = Duration::from_secs(10);
 
 /// Status and body of a response.
 pub type Answer = (StatusCode, String);
+
+/// Sends one line on a new connection; the result is empty if the connection ends first.
+pub async fn line(server: SocketAddr, text: &str) -> String {
+    let mut reply = String::new();
+    let exchange = async {
+        let mut stream = TcpStream::connect(server).await?;
+        stream.write_all(format!("{text}\n").as_bytes()).await?;
+        BufReader::new(stream).read_line(&mut reply).await
+    };
+    // A connection that breaks has no answer either.
+    let _ = exchange.await;
+    reply
+}
 
 /// `GET` without a body.
 ///

@@ -83,6 +83,19 @@ pub struct ServiceSpec {
     pub upstreams: &'static [&'static str],
 }
 
+impl ServiceSpec {
+    /// A service for TCP with one instance of the same name.
+    #[must_use]
+    pub const fn tcp(name: &'static str, upstreams: &'static [&'static str]) -> Self {
+        Self {
+            service: name,
+            instance: name,
+            protocol: "tcp",
+            upstreams,
+        }
+    }
+}
+
 /// A control plane with its applications.
 pub struct Mesh {
     control: ControlPlane,

@@ -1,4 +1,4 @@
-//! The built-in proxy beside Envoy: memory, exchanges, bulk and new connections of TCP through the sidecars of a caller
+//! The built-in proxy compared with Envoy: memory, exchanges, bulk and new connections of TCP through the sidecars of a caller
 //! and of a called service, both with the same kind of proxy and the same configuration.
 //!
 //! Both kinds are measured in the same run, in turns, with a direct connection as the third. Prints a table and makes no
@@ -18,18 +18,8 @@ use legate_tests::{Mesh, MeshOptions, ServiceSpec, Sidecar, eventually};
 use nix::time::clock_getcpuclockid;
 use nix::unistd::Pid;
 
-const DB: ServiceSpec = ServiceSpec {
-    service: "db",
-    instance: "db",
-    protocol: "tcp",
-    upstreams: &[],
-};
-const SHOP: ServiceSpec = ServiceSpec {
-    service: "shop",
-    instance: "shop",
-    protocol: "tcp",
-    upstreams: &["db"],
-};
+const DB: ServiceSpec = ServiceSpec::tcp("db", &[]);
+const SHOP: ServiceSpec = ServiceSpec::tcp("shop", &["db"]);
 
 /// Idle connections while their memory is measured.
 const IDLE: usize = 1_000;
