@@ -11,6 +11,7 @@ mod edge;
 mod egress;
 mod extensions;
 mod federation_breaks;
+mod federation_document;
 mod gateway_end;
 mod gateway_streams;
 mod generated_routes;
