@@ -27,7 +27,7 @@ pub(crate) struct Options {
     #[arg(long, default_value_t = 20)]
     failures: u32,
     /// One part: start (with memory and probe), relay, metrics, restart or hostile of the dataplane, l4 (the built-in
-    /// proxy beside Envoy), or server, gateways, federation (proxies that use services of another datacenter), peering
+    /// proxy and Envoy), or server, gateways, federation (proxies that use services of another datacenter), peering
     /// (services of a peered cluster), store, api, etcd; default: all of these. Or failover, as root. Or kubernetes or
     /// gateway-api, with the requirements of `cargo xtask kind`
     #[arg(long, value_parser = [
