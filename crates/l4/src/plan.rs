@@ -1,13 +1,12 @@
-//! What a change of configuration means for listeners and for open connections.
+//! What a change of configuration means for open connections.
 //!
 //! An open connection is closed only if the new rules deny it, or if its listener or its chain is gone. A change of
 //! certificates, of the destination, or of the hosts closes nothing. It decides; it closes nothing itself.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 
 use crate::chains::{ChainId, Chains};
-use crate::model::{Chain, Listener, Name};
+use crate::model::Chain;
 use crate::rbac::{Peer, authorize};
 
 /// What becomes of an open connection.
@@ -16,12 +15,7 @@ pub enum Fate {
     /// It stays, and belongs to this chain from now on.
     Keep(Arc<Chain>),
     /// It is closed, because the new rules deny it.
-    Denied {
-        /// The index in `Chain::filters` of the filter that denies it.
-        filter: Option<usize>,
-        /// The policy that matched, if one did.
-        policy: Option<String>,
-    },
+    Denied,
     /// It is drained, because its listener or chain is gone.
     Drain,
 }
@@ -37,60 +31,8 @@ pub fn fate(id: &ChainId, peer: Option<&Peer>, new: Option<&Chains>) -> Fate {
     let verdict = authorize(chain, peer);
     match verdict.allowed {
         true => Fate::Keep(chain.clone()),
-        false => Fate::Denied {
-            filter: verdict.filter,
-            policy: verdict.policy.map(str::to_owned),
-        },
+        false => Fate::Denied,
     }
-}
-
-/// What becomes of a listener.
-#[derive(Debug, Clone, PartialEq)]
-pub enum Change {
-    /// It is opened.
-    Add(Arc<Listener>),
-    /// It stops to accept, and its connections drain.
-    Remove(Name),
-    /// Its address is another: the new socket is opened, then the old one is closed. Open connections have the fate of
-    /// an `Update`.
-    Rebind(Arc<Listener>),
-    /// Its socket stays, new connections get the new chains, and open ones their [`fate`].
-    Update(Arc<Listener>),
-}
-
-/// The changes that make `new` of `old`. Listeners that are equal have none.
-///
-/// Removals come first, because a new listener may have the address of a removed one. The rest is in the order of
-/// `new`. Of listeners with the same name the last one counts.
-pub fn listeners(old: &[Arc<Listener>], new: &[Arc<Listener>]) -> Vec<Change> {
-    let before = by_name(old);
-    let after = by_name(new);
-    let mut removed: Vec<&Name> = before.keys().copied().collect();
-    removed.retain(|name| !after.contains_key(*name));
-    removed.sort_unstable();
-    let mut changes: Vec<Change> = removed.into_iter().cloned().map(Change::Remove).collect();
-    for listener in new {
-        // Another one of this name comes later.
-        if !after
-            .get(&listener.name)
-            .is_some_and(|last| Arc::ptr_eq(last, listener))
-        {
-            continue;
-        }
-        changes.extend(match before.get(&listener.name) {
-            None => Some(Change::Add(listener.clone())),
-            Some(old) if old.address != listener.address => Some(Change::Rebind(listener.clone())),
-            Some(old) if Arc::ptr_eq(old, listener) || *old == listener => None,
-            Some(_) => Some(Change::Update(listener.clone())),
-        });
-    }
-    changes
-}
-
-fn by_name(all: &[Arc<Listener>]) -> HashMap<&Name, &Arc<Listener>> {
-    all.iter()
-        .map(|listener| (&listener.name, listener))
-        .collect()
 }
 
 #[cfg(test)]
@@ -101,7 +43,7 @@ mod tests {
 
     use super::*;
     use crate::chains::tests::{chain, listener};
-    use crate::model::{Address, ChainMatch, Filter, Rbac};
+    use crate::model::{Address, ChainMatch, Filter, Listener, Rbac};
     use crate::rbac::{Action, Pattern, Principal, Rules};
 
     /// Denies or allows the peer `spiffe://a/x`.
@@ -152,53 +94,7 @@ mod tests {
         })
     }
 
-    fn some_listeners() -> impl Strategy<Value = Vec<Arc<Listener>>> {
-        let all = proptest::collection::vec(proptest::option::of(some_listener()), 3);
-        all.prop_map(|all| {
-            let mut listeners = Vec::new();
-            for (index, listener) in all.into_iter().enumerate() {
-                listeners.extend(listener.map(|mut listener| {
-                    listener.name = index.to_string().into();
-                    Arc::new(listener)
-                }));
-            }
-            listeners
-        })
-    }
-
     proptest! {
-        /// The changes make the new listeners of the old ones, and there is none without a difference.
-        #[test]
-        fn changes_lead_to_the_new_listeners(old in some_listeners(), new in some_listeners()) {
-            let mut running = BTreeMap::new();
-            for listener in &old {
-                running.insert(listener.name.clone(), listener.clone());
-            }
-            for change in listeners(&old, &new) {
-                match change {
-                    Change::Add(listener) => {
-                        prop_assert!(running.insert(listener.name.clone(), listener).is_none());
-                    }
-                    Change::Remove(name) => {
-                        prop_assert!(running.remove(&name).is_some());
-                    }
-                    Change::Rebind(listener) => {
-                        let old = running.insert(listener.name.clone(), listener.clone());
-                        prop_assert!(old.is_some_and(|old| old.address != listener.address));
-                    }
-                    Change::Update(listener) => {
-                        let old = running.insert(listener.name.clone(), listener.clone());
-                        let old = old.unwrap();
-                        prop_assert_eq!(&old.address, &listener.address);
-                        prop_assert_ne!(&*old, &*listener);
-                    }
-                }
-            }
-            let running: Vec<_> = running.into_values().collect();
-            prop_assert_eq!(&running, &new);
-            prop_assert_eq!(listeners(&new, &running), Vec::new());
-        }
-
         /// A connection that stays has the chain and the verdict that it would get anew from the same part of the
         /// listener; it ends only if its chain is gone, or denies it.
         #[test]
@@ -229,7 +125,7 @@ mod tests {
                     let again = fate(&id, peer.as_ref(), Some(&new));
                     prop_assert_eq!(again, Fate::Keep(chain));
                 }
-                Fate::Denied { .. } => {
+                Fate::Denied => {
                     let chain = new.as_ref().and_then(|new| new.get(&id)).unwrap();
                     prop_assert!(!authorize(chain, peer.as_ref()).allowed);
                 }
@@ -254,30 +150,12 @@ mod tests {
         let (x, y) = (peer("spiffe://a/x"), peer("spiffe://a/y"));
         let kept = |fate: &Fate| matches!(fate, Fate::Keep(chain) if chain.name == "other");
         let deny = new(vec![rules(Action::Deny)]);
-        assert_eq!(
-            fate(&id, Some(&x), Some(&deny)),
-            Fate::Denied {
-                filter: Some(0),
-                policy: Some("x".to_owned())
-            }
-        );
+        assert_eq!(fate(&id, Some(&x), Some(&deny)), Fate::Denied);
         assert!(kept(&fate(&id, Some(&y), Some(&deny))));
         let allow = new(vec![rules(Action::Allow)]);
         assert!(kept(&fate(&id, Some(&x), Some(&allow))));
-        assert_eq!(
-            fate(&id, Some(&y), Some(&allow)),
-            Fate::Denied {
-                filter: Some(0),
-                policy: None
-            }
-        );
-        assert_eq!(
-            fate(&id, None, Some(&allow)),
-            Fate::Denied {
-                filter: Some(0),
-                policy: None
-            }
-        );
+        assert_eq!(fate(&id, Some(&y), Some(&allow)), Fate::Denied);
+        assert_eq!(fate(&id, None, Some(&allow)), Fate::Denied);
         assert_eq!(fate(&ChainId::Default, Some(&x), Some(&deny)), Fate::Drain);
         assert_eq!(fate(&id, Some(&x), None), Fate::Drain);
     }

@@ -168,8 +168,12 @@ impl Driver {
             return;
         };
         let error = self.apply(kind, &response).await.err();
-        if let Some(rejection) = &error {
-            tracing::debug!(?kind, error = rejection.message, "a response is rejected");
+        // The relay logs the rejection itself, and slows down those that repeat.
+        if let Some(what) = error.as_ref().and_then(|one| one.needs_envoy.as_ref()) {
+            tracing::warn!(
+                what,
+                "the built-in proxy cannot serve it and keeps what it had: run with -proxy envoy"
+            );
         }
         let answer = DeltaDiscoveryRequest {
             response_nonce: response.nonce,

@@ -300,7 +300,7 @@ impl Registry {
             for open in batch {
                 match fate(&open) {
                     Fate::Keep(_) => open.draining.store(0, Ordering::Relaxed),
-                    Fate::Denied { .. } => {
+                    Fate::Denied => {
                         closed += 1;
                         open.close(Why::Policy);
                     }
