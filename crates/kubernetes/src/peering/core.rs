@@ -79,6 +79,19 @@ pub(super) enum What {
     },
 }
 
+impl What {
+    /// The Secret that it is about, for the object with this key.
+    fn secret(&self, object: &Key) -> Option<Key> {
+        match self {
+            What::Step(Step::ReadSecret(key) | Step::DeleteSecret { key, .. }) => Some(key.clone()),
+            What::Step(Step::Generate { secret, .. } | Step::Establish { secret, .. }) => {
+                Some(Key::new(&object.namespace, &secret.name))
+            }
+            _ => None,
+        }
+    }
+}
+
 /// How a call has ended.
 #[derive(Clone, Debug)]
 pub(super) enum Ended {
@@ -115,6 +128,10 @@ struct Scope {
 struct Work {
     uid: String,
     busy: bool,
+    /// The Secret that the open call is about.
+    secret: Option<Key>,
+    /// Whether a watch has reported a change of that Secret since the call was started.
+    overtaken: bool,
     done: Option<Done>,
     /// The outcome of the last call, if it failed.
     failure: Option<Outcome>,
@@ -183,6 +200,10 @@ impl Core {
                     return;
                 };
                 for key in scope.secrets.apply(change, |it| it.key.clone()) {
+                    let about = |work: &&mut Work| work.secret.as_ref() == Some(&key);
+                    for work in self.work.values_mut().filter(about) {
+                        work.overtaken = true;
+                    }
                     let watched = scope.secrets.get(&key);
                     let read = self.secrets.get(&key);
                     let read = read.and_then(|read| read.value.as_ref());
@@ -232,6 +253,7 @@ impl Core {
             }
             if let Some(what) = self.call(object, work, &holders, (now, text)) {
                 work.busy = true;
+                (work.secret, work.overtaken) = (what.secret(&object.key), false);
                 busy += 1;
                 calls.push(Call {
                     id: (object.kind, object.key.clone()),
@@ -313,6 +335,20 @@ impl Core {
         })
     }
 
+    /// What a call has seen of a Secret. If a watch has reported a change since the call was started, the watch is believed,
+    /// unless what it has reported is older.
+    fn saw(&mut self, key: Key, value: Option<SecretFact>, overtaken: bool, now: Instant) {
+        let mut scopes = self.scopes.iter();
+        let watched = scopes.find_map(|scope| scope.secrets.get(&key));
+        let newer = matches!((watched, &value), (Some(watched), Some(value)) if is_older(watched, value));
+        if overtaken && !newer {
+            self.secrets.remove(&key);
+            return;
+        }
+        let until = now + READ_EVERY;
+        self.secrets.insert(key, Read { value, until });
+    }
+
     /// The names of the Secrets that were made for an object.
     fn owned(&self, object: &Object) -> Vec<&str> {
         let scopes = self.scopes.iter();
@@ -373,6 +409,8 @@ impl Core {
             return;
         };
         work.busy = false;
+        work.secret = None;
+        let overtaken = work.overtaken;
         let step = match &call.what {
             What::Status { .. } => return work.status_ended(call, &ended, now),
             What::Step(step) => step,
@@ -385,23 +423,18 @@ impl Core {
                 self.peerings.insert(name.clone(), Read { value, until });
             }
             (Step::ReadSecret(key), Ended::Secret(value)) => {
-                let until = now + READ_EVERY;
-                self.secrets.insert(key.clone(), Read { value, until });
+                self.saw(key.clone(), value, overtaken, now);
             }
-            (step, Ended::Failed(failure)) => {
+            (_, Ended::Failed(failure)) => {
                 self.peerings.remove(name);
-                if let Some(key) = secret_of(step, &call.id.1) {
+                if let Some(key) = call.what.secret(&call.id.1) {
                     self.secrets.remove(&key);
                 }
                 work.failed(failure, now);
             }
             (Step::DeleteSecret { key, .. }, Ended::Done) => {
-                let read = Read {
-                    value: None,
-                    until: now + READ_EVERY,
-                };
-                self.secrets.insert(key.clone(), read);
                 work.succeeded(None);
+                self.saw(key.clone(), None, overtaken, now);
             }
             (Step::DeletePeering, Ended::Done) => {
                 self.peerings.remove(name);
@@ -414,12 +447,7 @@ impl Core {
             (step, Ended::Generated(fact) | Ended::Established(fact)) => {
                 self.peerings.remove(name);
                 work.succeeded(done(step, &fact));
-                let until = now + READ_EVERY;
-                let read = Read {
-                    until,
-                    value: Some(fact.clone()),
-                };
-                self.secrets.insert(fact.key, read);
+                self.saw(fact.key.clone(), Some(fact), overtaken, now);
             }
             (step, ended) => unreachable!("{step:?}: {ended:?}"),
         }
@@ -500,17 +528,6 @@ fn done(step: &Step, fact: &SecretFact) -> Option<Done> {
         },
         digest: token.map(|token| token.digest.clone()).unwrap_or_default(),
     })
-}
-
-/// The Secret that a step is about.
-fn secret_of(step: &Step, id: &Key) -> Option<Key> {
-    match step {
-        Step::ReadSecret(key) | Step::DeleteSecret { key, .. } => Some(key.clone()),
-        Step::Generate { secret, .. } | Step::Establish { secret, .. } => {
-            Some(Key::new(&id.namespace, &secret.name))
-        }
-        _ => None,
-    }
 }
 
 /// The objects that have the peerings and Secrets: of several for one the oldest.
