@@ -340,7 +340,8 @@ impl Core {
     fn saw(&mut self, key: Key, value: Option<SecretFact>, overtaken: bool, now: Instant) {
         let mut scopes = self.scopes.iter();
         let watched = scopes.find_map(|scope| scope.secrets.get(&key));
-        let newer = matches!((watched, &value), (Some(watched), Some(value)) if is_older(watched, value));
+        let newer =
+            matches!((watched, &value), (Some(watched), Some(value)) if is_older(watched, value));
         if overtaken && !newer {
             self.secrets.remove(&key);
             return;
