@@ -1,8 +1,8 @@
 //! Documents that tests run: parses them into executable steps, and compares outputs. Pure; a scenario runs the steps.
 //!
 //! - A block of `sh` is run. A block of `text` after it is its expected output.
-//! - A block of `sh` after a paragraph that begins with [`NOT_RUN`] is not run; the paragraph has the
-//!   reason.
+//! - A block of `sh` after a paragraph that begins with `Not run by the tests: ` is not run; the paragraph
+//!   has the reason.
 //! - A block of `yaml` is an excerpt of a file in the repository.
 //! - Any other block is an error, so that nothing is skipped by accident.
 
