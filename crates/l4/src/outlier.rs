@@ -1,7 +1,7 @@
 //! Ejects hosts of a cluster to which connects fail, as Envoy's outlier detection does for TCP, where each connect that
 //! fails or takes too long counts as a gateway failure, and thus as a 5xx.
 //!
-//! It keeps no list of hosts: `balance` has one, with a [`HostState`] for each.
+//! It keeps no list of hosts: `balance` has one, with a `HostState` for each.
 
 use std::time::Duration;
 
