@@ -1,6 +1,7 @@
 //! Whole-mesh scenarios with real Envoys: the behaviour that users rely on, seen from outside.
 
 mod api_gateways;
+mod auto;
 mod builtin;
 mod captured_traffic;
 mod chains;

@@ -40,7 +40,7 @@ pub struct LifecycleParts {
 /// Operations on Envoy that can be requested over HTTP.
 #[derive(Debug, Clone)]
 pub struct EnvoyControls {
-    /// Requests a new Envoy; `None` if the built-in proxy serves.
+    /// Requests a new Envoy; `None` with the built-in proxy.
     pub restarter: Option<Restarter>,
     /// Drains inbound connections.
     pub drainer: Drainer,
@@ -96,7 +96,7 @@ async fn answer(State(parts): State<Arc<LifecycleParts>>, request: Request) -> R
         ("/restart", Some(envoy)) => match &envoy.restarter {
             Some(restarter) => restart(restarter).await.into_response(),
             None => {
-                let text = "the built-in proxy serves, there is no Envoy to replace\n";
+                let text = "with -proxy builtin or auto, no Envoy is replaced on request\n";
                 (StatusCode::CONFLICT, text).into_response()
             }
         },

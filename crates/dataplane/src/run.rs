@@ -5,7 +5,9 @@
 //! everything that served it, then the session with a logout. It reads no environment and never
 //! exits.
 
+mod auto;
 mod built_in;
+mod choice;
 mod desired;
 mod ending;
 mod exposition;

@@ -42,6 +42,8 @@ pub struct StatusSource {
     pub envoy: Option<watch::Receiver<Report>>,
     /// The built-in proxy, if it serves in the place of Envoy.
     pub built_in: Option<BuiltIn>,
+    /// Which proxy serves and why, with the mode `auto`.
+    pub choice: Option<watch::Receiver<Value>>,
     /// Readiness of all components.
     pub readiness: Readiness,
     /// Durations of the start's stages, and the dataplane's own metrics.
@@ -90,6 +92,7 @@ impl StatusSource {
             "session": session(&self.session.snapshot()),
             "relay": relay,
             "envoy": self.envoy().await,
+            "choice": self.choice.as_ref().map(|choice| choice.borrow().clone()),
             "built_in": self.built_in.as_ref().map(BuiltIn::status),
             "startup_seconds": stages.collect::<BTreeMap<_, _>>(),
         });

@@ -103,6 +103,14 @@ impl AdminClient {
         self.post(path.trim_end_matches(['?', '&'])).await
     }
 
+    /// Closes all listening sockets for good. Open connections stay, and Envoy runs on.
+    ///
+    /// # Errors
+    /// When Envoy does not confirm.
+    pub async fn close_listeners(&self) -> Result<(), AdminError> {
+        self.post("/drain_listeners").await
+    }
+
     /// The part of the query that says which listeners end: nothing stands for all. Those that the
     /// application uses stay whenever Envoy's answer leaves a doubt.
     async fn drained_listeners(&self) -> &'static str {

@@ -6,6 +6,7 @@
 mod certs;
 mod clusters;
 mod dump;
+mod forward;
 mod info;
 mod listeners;
 mod query;
@@ -15,6 +16,7 @@ mod tags;
 mod tests;
 
 use std::fmt;
+use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -27,6 +29,7 @@ use http::{Method, StatusCode, header};
 use legate_runtime::Spawner;
 use serde_json::Value;
 use tokio::net::TcpListener;
+use tokio::sync::watch;
 use tokio::task::spawn_blocking;
 use tokio::time::sleep;
 
@@ -44,6 +47,8 @@ pub(crate) struct Parts {
     pub(crate) drain_time: Duration,
     /// Requests the end of the process.
     pub(crate) quit: Box<dyn Fn() + Send + Sync>,
+    /// The admin interface of the Envoy that serves in the place of the built-in proxy, if one does.
+    pub(crate) envoy: watch::Receiver<Option<SocketAddr>>,
 }
 
 impl fmt::Debug for Parts {
@@ -65,6 +70,7 @@ impl Pages {
             node: parts.bootstrap["node"].clone(),
             drain_time: parts.drain_time,
             quit: parts.quit,
+            envoy: parts.envoy,
             failed: AtomicBool::new(false),
             scheduled: Mutex::new(Draining::No),
             spawner: spawner.clone(),
@@ -103,6 +109,7 @@ struct Admin {
     node: Value,
     drain_time: Duration,
     quit: Box<dyn Fn() + Send + Sync>,
+    envoy: watch::Receiver<Option<SocketAddr>>,
     /// `/healthcheck/fail` was called.
     failed: AtomicBool,
     /// The graceful drain that is under way.
@@ -166,7 +173,18 @@ const CHANGES: [&str; 6] = [
     "/reset_counters",
 ];
 
-async fn answer(State(admin): State<Arc<Admin>>, request: Request) -> Page {
+async fn answer(State(admin): State<Arc<Admin>>, request: Request) -> Response {
+    let envoy = *admin.envoy.borrow();
+    match envoy {
+        // The end of Envoy alone is not what the caller means.
+        Some(envoy) if request.uri().path() != "/quitquitquit" => {
+            forward::call(envoy, request).await
+        }
+        _ => own(admin, request).await.into_response(),
+    }
+}
+
+async fn own(admin: Arc<Admin>, request: Request) -> Page {
     let method = request.method().clone();
     let path = request.uri().path().to_owned();
     let query = Query::parse(request.uri().query().unwrap_or_default());

@@ -1,5 +1,6 @@
 //! The handle of the built-in proxy: starts it, drains it, and shows its state.
 
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError, RwLock};
 
 use bytes::Bytes;
@@ -8,11 +9,9 @@ use legate_l4::model::Direction;
 use legate_runtime::{ReadyHandle, Spawner};
 use tokio::sync::watch;
 #[cfg(test)]
-use {
-    legate_api::discovery::{DeltaDiscoveryRequest, DeltaDiscoveryResponse},
-    tokio::sync::mpsc,
-};
+use {crate::relay::FromProxy, legate_api::discovery::DeltaDiscoveryResponse, tokio::sync::mpsc};
 
+use super::control::{Control, Orders, SETTLE};
 use super::driver::Driver;
 use super::shared::{Options, Shared};
 use crate::relay::Relay;
@@ -60,7 +59,8 @@ impl BuiltIn {
     }
 
     /// Starts it. It gets its resources from `relay`, to which `node`, an encoded `Node`, says which proxy it is. It
-    /// runs until the scope of `spawner` stops; a failure is that of a task there.
+    /// runs until the scope of `spawner` stops; a failure is that of a task there. `orders` are those of
+    /// [`BuiltIn::control`], if there are some.
     ///
     /// # Errors
     /// When the system refuses a thread.
@@ -69,9 +69,10 @@ impl BuiltIn {
         node: Bytes,
         relay: Relay,
         ready: ReadyHandle,
+        orders: Option<Orders>,
         spawner: &Spawner,
     ) -> std::io::Result<()> {
-        let driver = self.driver(node, ready, spawner)?;
+        let driver = self.driver(node, ready, orders, spawner)?;
         spawner.spawn("built-in proxy", driver.run(relay, spawner.token()));
         Ok(())
     }
@@ -81,13 +82,13 @@ impl BuiltIn {
     pub(super) fn start_on(
         &self,
         (requests, responses): (
-            mpsc::Sender<DeltaDiscoveryRequest>,
+            mpsc::Sender<FromProxy>,
             mpsc::Receiver<DeltaDiscoveryResponse>,
         ),
         ready: ReadyHandle,
         spawner: &Spawner,
     ) {
-        let driver = self.driver(Bytes::new(), ready, spawner).unwrap();
+        let driver = self.driver(Bytes::new(), ready, None, spawner).unwrap();
         let stop = spawner.token();
         spawner.spawn("built-in proxy", driver.follow(requests, responses, stop));
     }
@@ -96,12 +97,18 @@ impl BuiltIn {
         &self,
         node: Bytes,
         ready: ReadyHandle,
+        orders: Option<Orders>,
         spawner: &Spawner,
     ) -> std::io::Result<Driver> {
         let threads = (0..self.threads)
             .map(|_| spawner.child_on_own_thread("l4-data"))
             .collect::<std::io::Result<_>>()?;
-        Ok(Driver::new(self, threads, node, ready))
+        Ok(Driver::new(self, threads, node, ready, orders))
+    }
+
+    /// Lets it leave its addresses to an Envoy and take them back, with the orders to give to [`BuiltIn::start`].
+    pub(crate) fn control(&self) -> (Control, Orders) {
+        Control::new(self.threads, SETTLE)
     }
 
     /// Stops accepting connections before the end: those to the application, or all of a gateway, which has no such
@@ -138,6 +145,11 @@ impl BuiltIn {
             "listeners": listeners.map(|one| one.spec.address.to_string()).collect::<Vec<_>>(),
             "clusters": serving.clusters.len(),
         })
+    }
+
+    /// Whether it has served everything once.
+    pub(crate) fn is_live(&self) -> bool {
+        self.shared.live.load(Ordering::Relaxed)
     }
 
     /// The number of open connections.

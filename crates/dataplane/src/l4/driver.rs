@@ -4,6 +4,7 @@
 //! It never answers for a resource that it does not serve.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::os::fd::OwnedFd;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
@@ -14,20 +15,23 @@ use futures_util::stream::FuturesUnordered;
 use legate_api::discovery::{DeltaDiscoveryRequest, DeltaDiscoveryResponse};
 use legate_api::{rpc, type_url};
 use legate_l4::config::{Config, Kind, Model, Rejection, Resource};
-use legate_l4::model::{Address, Endpoints, Hosts, Name};
+use legate_l4::model::{Address, Direction, Endpoints, Hosts, Name};
 use legate_l4::plan;
 use legate_runtime::{CancellationToken, ReadyHandle, Scope, heap};
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{mpsc, oneshot, watch};
+use tokio::task::spawn_blocking;
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
 use super::built_in::{BuiltIn, Draining};
 use super::burst::Burst;
+use super::control::{Answer, Fit, Order, Orders, Part};
 use super::listen::{self, Listening};
 use super::names::resolve;
 use super::serving::Serving;
 use super::shared::Shared;
+use super::steer::{listening, steer};
 use super::tls::Material;
-use crate::relay::Relay;
+use crate::relay::{FromProxy, Relay};
 
 /// How often the clock of connections ticks, ejections are looked at, and names that are due are resolved.
 const TICK: Duration = Duration::from_secs(1);
@@ -40,12 +44,20 @@ struct Sockets {
     address: Address,
     /// Bound, and not listening before the listener has everything that it needs.
     waiting: Vec<Listening>,
-    /// Ends the accepting.
+    /// Those that accept, in the order in which they began to listen.
+    accepting: Vec<Accepting>,
+}
+
+/// A socket that accepts on a data thread until this is dropped.
+struct Accepting {
+    /// Steers its group, if it may have to be left to Envoy. Closed first: the task is the last one to have the socket.
+    group: Option<OwnedFd>,
     stop: CancellationToken,
 }
 
-impl Drop for Sockets {
+impl Drop for Accepting {
     fn drop(&mut self) {
+        self.group = None;
         self.stop.cancel();
     }
 }
@@ -67,6 +79,18 @@ pub(super) struct Driver {
     ready: ReadyHandle,
     draining: watch::Receiver<Draining>,
     burst: Burst,
+    /// With the mode `auto`.
+    orders: Option<Orders>,
+    /// What cannot be served of a type, with the mode `auto`.
+    needs: BTreeMap<Kind, String>,
+    /// Its part in the answers to servers.
+    part: Part,
+    /// Whether an Envoy serves, and this proxy has no sockets.
+    stands_by: bool,
+    /// Whether it accepts no connections to the application, because they would be served by outdated rules.
+    refuses_inbound: bool,
+    /// How many sockets a new listener gets.
+    sockets_each: usize,
 }
 
 /// Why the proxy ended.
@@ -84,6 +108,7 @@ impl Driver {
         threads: Vec<Scope>,
         node: Bytes,
         ready: ReadyHandle,
+        orders: Option<Orders>,
     ) -> Driver {
         Driver {
             shared: Arc::clone(&built_in.shared),
@@ -91,7 +116,13 @@ impl Driver {
             model: Model::default(),
             material: Material::default(),
             sockets: HashMap::new(),
+            sockets_each: threads.len(),
             threads,
+            orders,
+            needs: BTreeMap::new(),
+            part: Part::Yields,
+            stands_by: false,
+            refuses_inbound: false,
             node,
             subscribed: BTreeMap::new(),
             resolved: HashMap::new(),
@@ -110,10 +141,11 @@ impl Driver {
     /// Follows the resources of a stream until `stop`.
     pub(super) async fn follow(
         mut self,
-        requests: mpsc::Sender<DeltaDiscoveryRequest>,
+        requests: mpsc::Sender<FromProxy>,
         mut responses: mpsc::Receiver<DeltaDiscoveryResponse>,
         stop: CancellationToken,
     ) -> Result<(), RelayEnded> {
+        self.take_part(&requests, self.part).await;
         for kind in [Kind::Cluster, Kind::Listener] {
             self.request(&requests, kind, DeltaDiscoveryRequest::default())
                 .await;
@@ -126,6 +158,11 @@ impl Driver {
             tokio::select! {
                 () = stop.cancelled() => return Ok(()),
                 Ok(()) = draining.changed() => self.close_drained(),
+                (order, reply) = next_order(&mut self.orders) => {
+                    let answer = self.on_order(&requests, order).await;
+                    // Whoever gave the order may be gone.
+                    let _ = reply.send(answer);
+                }
                 response = responses.recv() => match response {
                     Some(response) => self.on_response(&requests, response).await,
                     None if stop.is_cancelled() => return Ok(()),
@@ -146,7 +183,7 @@ impl Driver {
 
     async fn request(
         &mut self,
-        requests: &mpsc::Sender<DeltaDiscoveryRequest>,
+        requests: &mpsc::Sender<FromProxy>,
         kind: Kind,
         request: DeltaDiscoveryRequest,
     ) {
@@ -156,25 +193,19 @@ impl Driver {
             ..request
         };
         // Fails if the relay has ended, which is seen when its next response is awaited.
-        let _ = requests.send(request).await;
+        let _ = requests.send(FromProxy::Request(Box::new(request))).await;
     }
 
     async fn on_response(
         &mut self,
-        requests: &mpsc::Sender<DeltaDiscoveryRequest>,
+        requests: &mpsc::Sender<FromProxy>,
         response: DeltaDiscoveryResponse,
     ) {
         let Some(kind) = kind(&response.type_url) else {
             return;
         };
         let error = self.apply(kind, &response).await.err();
-        // The relay logs the rejection itself, and slows down those that repeat.
-        if let Some(what) = error.as_ref().and_then(|one| one.needs_envoy.as_ref()) {
-            tracing::warn!(
-                what,
-                "the built-in proxy cannot serve it and keeps what it had: run with -proxy envoy"
-            );
-        }
+        self.judge_fit(requests, kind, error.as_ref()).await;
         let answer = DeltaDiscoveryRequest {
             response_nonce: response.nonce,
             error_detail: error.map(|rejection| rpc::Status {
@@ -188,6 +219,133 @@ impl Driver {
         self.request(requests, kind, answer).await;
         self.subscribe(requests).await;
         self.report();
+    }
+
+    /// Notes whether Envoy is needed. If so, and Envoy may be started, it is Envoy that answers the server.
+    async fn judge_fit(
+        &mut self,
+        requests: &mpsc::Sender<FromProxy>,
+        kind: Kind,
+        error: Option<&Rejection>,
+    ) {
+        let needs = error.and_then(|error| error.needs_envoy.as_ref());
+        let Some(orders) = &self.orders else {
+            // The relay logs the rejection itself, and slows down those that repeat.
+            if let Some(what) = needs {
+                tracing::warn!(
+                    what,
+                    "the built-in proxy cannot serve it and keeps what it had: run with -proxy envoy"
+                );
+            }
+            return;
+        };
+        // Envoy has accepted what this proxy only observes, whatever is wrong with it here.
+        let observed = error.filter(|_| self.part == Part::Observes);
+        match needs.or(observed.map(|error| &error.message)) {
+            Some(what) => drop(self.needs.insert(kind, what.clone())),
+            None if error.is_none() => drop(self.needs.remove(&kind)),
+            None => {}
+        }
+        let fit = match self.needs.values().next() {
+            Some(what) => Fit::Needs(what.clone()),
+            None if self.config().is_complete() => Fit::Fits,
+            None => Fit::Unknown,
+        };
+        let needed = matches!(fit, Fit::Needs(_));
+        orders.fit.send_if_modified(|current| {
+            let changed = *current != fit;
+            *current = fit;
+            changed
+        });
+        if needed && self.part == Part::Yields {
+            self.take_part(requests, Part::Observes).await;
+        }
+    }
+
+    /// Takes another part in the answers to servers.
+    async fn take_part(&mut self, requests: &mpsc::Sender<FromProxy>, part: Part) {
+        self.part = part;
+        // As in `request`.
+        let _ = requests.send(FromProxy::Role(part.role())).await;
+    }
+
+    async fn on_order(&mut self, requests: &mpsc::Sender<FromProxy>, order: Order) -> Answer {
+        match order {
+            Order::Steer(index) => {
+                for group in self.groups() {
+                    steer(group, index).map_err(|error| format!("cannot steer: {error}"))?;
+                }
+            }
+            Order::Open => {
+                self.stands_by = false;
+                self.sockets_each = self.threads.len() + 1;
+                let bound = self.bind(&self.config());
+                match bound {
+                    Ok(bound) => self.open(bound),
+                    Err(error) => {
+                        self.stand_by();
+                        return Err(error);
+                    }
+                }
+                self.report();
+            }
+            Order::CloseFirst => {
+                self.sockets_each = self.threads.len();
+                let each = self.sockets_each;
+                for sockets in self.sockets.values_mut() {
+                    if sockets.accepting.len() > each {
+                        sockets.accepting.remove(0);
+                    }
+                }
+            }
+            Order::CloseAll => {
+                self.stand_by();
+                self.report();
+            }
+            Order::Inbound(accepts) => {
+                self.refuses_inbound = !accepts;
+                let bound = self.bind(&self.config())?;
+                self.open(bound);
+            }
+            Order::CountOthers => return self.count_others().await,
+            Order::Part(part) => self.take_part(requests, part).await,
+        }
+        Ok(0)
+    }
+
+    /// Closes all sockets. Open connections stay.
+    fn stand_by(&mut self) {
+        self.stands_by = true;
+        self.sockets_each = self.threads.len();
+        self.sockets.clear();
+    }
+
+    /// A socket of each address that can be shared.
+    fn groups(&self) -> impl Iterator<Item = &OwnedFd> {
+        let sockets = self.sockets.values();
+        sockets.filter_map(|sockets| sockets.accepting.first()?.group.as_ref())
+    }
+
+    /// How many sockets listen at the addresses of this proxy that are not its own.
+    async fn count_others(&self) -> Answer {
+        let own = self.sockets.values().filter_map(|sockets| {
+            let count = sockets.accepting.len();
+            match sockets.address {
+                Address::Socket(address) if count > 0 => Some((address, count)),
+                _ => None,
+            }
+        });
+        let own: Vec<_> = own.collect();
+        let count = move || {
+            let mut others = 0;
+            for (address, count) in own {
+                let all = listening(address).map_err(|error| error.to_string())?;
+                others += all.saturating_sub(count);
+            }
+            Ok(others)
+        };
+        let counted = spawn_blocking(count).await;
+        counted.map_err(|error| error.to_string())?
     }
 
     /// Applies a response as a whole.
@@ -239,6 +397,9 @@ impl Driver {
     /// Binds the sockets of listeners that have none at their address.
     fn bind(&self, next: &Config) -> Result<Vec<(Name, Sockets)>, String> {
         let mut bound = Vec::new();
+        if self.stands_by {
+            return Ok(bound);
+        }
         let mut addresses = BTreeMap::new();
         for listener in next.listeners() {
             if let Some(other) = addresses.insert(&listener.address, &listener.name) {
@@ -248,11 +409,14 @@ impl Driver {
                     listener.name, listener.name, listener.address
                 ));
             }
+            if self.refuses_inbound && listener.direction == Direction::Inbound {
+                continue;
+            }
             let own = self.sockets.get(&listener.name);
             if own.is_some_and(|own| own.address == listener.address) {
                 continue;
             }
-            let sockets = listen::bind(&listener.address, self.threads.len());
+            let sockets = listen::bind(&listener.address, self.sockets_each);
             let sockets = sockets.map_err(|error| {
                 let address = &listener.address;
                 format!(
@@ -263,7 +427,7 @@ impl Driver {
             let sockets = Sockets {
                 address: listener.address.clone(),
                 waiting: sockets,
-                stop: CancellationToken::new(),
+                accepting: Vec::new(),
             };
             bound.push((listener.name.clone(), sockets));
         }
@@ -284,9 +448,16 @@ impl Driver {
             let Some(sockets) = self.sockets.get_mut(name) else {
                 continue;
             };
-            for (listening, thread) in sockets.waiting.drain(..).zip(&self.threads) {
+            for (listening, thread) in sockets.waiting.drain(..).zip(self.threads.iter().cycle()) {
+                // In their order. An error is that of the task, which does it again.
+                let _ = listening.listen();
+                let accepting = Accepting {
+                    group: self.orders.as_ref().and_then(|_| listening.group()),
+                    stop: CancellationToken::new(),
+                };
                 let shared = Arc::clone(&self.shared);
-                let (name, stop) = (name.clone(), sockets.stop.clone());
+                let (name, stop) = (name.clone(), accepting.stop.clone());
+                sockets.accepting.push(accepting);
                 thread.spawn(
                     "connections of a listener",
                     listen::run(shared, name, listening, stop),
@@ -300,7 +471,8 @@ impl Driver {
         let draining = *self.draining.borrow();
         let config = self.config.read().unwrap_or_else(PoisonError::into_inner);
         for listener in config.listeners() {
-            if draining.ends(listener.direction) {
+            let refused = self.refuses_inbound && listener.direction == Direction::Inbound;
+            if refused || draining.ends(listener.direction) {
                 self.sockets.remove(&listener.name);
             }
         }
@@ -324,7 +496,7 @@ impl Driver {
     }
 
     /// Subscribes to what the resources refer to.
-    async fn subscribe(&mut self, requests: &mpsc::Sender<DeltaDiscoveryRequest>) {
+    async fn subscribe(&mut self, requests: &mpsc::Sender<FromProxy>) {
         let wanted = [
             (Kind::Endpoints, self.config().endpoint_names()),
             (Kind::Secret, self.config().secret_names()),
@@ -348,6 +520,9 @@ impl Driver {
     }
 
     fn report(&self) {
+        if self.stands_by {
+            return self.ready.ready();
+        }
         let config = self.config();
         let waiting = config.listeners().find(|listener| {
             let served = self.model.listeners.get(&listener.name);
@@ -437,6 +612,18 @@ impl Driver {
         cluster.stats.update_success.inc();
         cluster.balancer().update(&endpoints);
         cluster.show();
+    }
+}
+
+/// The next order. Without the mode `auto` there is none.
+async fn next_order(orders: &mut Option<Orders>) -> (Order, oneshot::Sender<Answer>) {
+    let next = match orders {
+        Some(orders) => orders.orders.recv().await,
+        None => None,
+    };
+    match next {
+        Some(next) => next,
+        None => std::future::pending().await,
     }
 }
 

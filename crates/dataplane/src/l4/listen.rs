@@ -5,6 +5,7 @@
 
 use std::fs;
 use std::io;
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixListener as StdUnixListener;
 use std::path::{Path, PathBuf};
@@ -17,7 +18,7 @@ use futures_util::{FutureExt, StreamExt};
 use legate_l4::model::{Address, Name};
 use legate_runtime::CancellationToken;
 use socket2::{Domain, Protocol, SockRef, Type};
-use tokio::net::{TcpListener, UnixListener};
+use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 use tokio::task::yield_now;
 use tokio::time::sleep;
 
@@ -39,6 +40,47 @@ const ROUNDS: usize = 32;
 pub(super) enum Listening {
     Tcp(std::net::TcpListener),
     Unix(StdUnixListener, SocketFile),
+}
+
+impl Listening {
+    /// Begins to listen, which takes the next place of the group. That of a socket that listens changes nothing.
+    ///
+    /// # Errors
+    /// The system's error.
+    pub(super) fn listen(&self) -> io::Result<()> {
+        match self {
+            Listening::Tcp(socket) => SockRef::from(socket).listen(BACKLOG),
+            Listening::Unix(..) => Ok(()),
+        }
+    }
+
+    /// A connection of its queue.
+    ///
+    /// # Errors
+    /// When there is none.
+    fn accept(&self) -> io::Result<Accepted> {
+        let (socket, remote) = match self {
+            Listening::Tcp(socket) => {
+                let (stream, remote) = socket.accept()?;
+                stream.set_nonblocking(true)?;
+                (Socket::Tcp(TcpStream::from_std(stream)?), Some(remote))
+            }
+            Listening::Unix(socket, _) => {
+                let (stream, _) = socket.accept()?;
+                stream.set_nonblocking(true)?;
+                (Socket::Unix(UnixStream::from_std(stream)?), None)
+            }
+        };
+        Ok(Accepted { socket, remote })
+    }
+
+    /// Another descriptor of a TCP socket, which steers its group. As long as it is open, the socket is.
+    pub(super) fn group(&self) -> Option<OwnedFd> {
+        match self {
+            Listening::Tcp(socket) => Some(socket.try_clone().ok()?.into()),
+            Listening::Unix(..) => None,
+        }
+    }
 }
 
 /// A socket file that is removed with its socket, unless another socket has taken its path.
@@ -68,7 +110,10 @@ fn inode(path: &Path) -> Option<u64> {
 /// The system's error.
 pub(super) fn bind(address: &Address, count: usize) -> io::Result<Vec<Listening>> {
     match address {
-        Address::Socket(address) => (0..count).map(|_| bind_tcp(*address)).collect(),
+        Address::Socket(address) => {
+            let bind = |_| Ok(Listening::Tcp(bind_tcp(*address)?.into()));
+            (0..count).map(bind).collect()
+        }
         Address::Pipe { path, mode } => Ok(vec![open_unix(path, *mode)?]),
         Address::Dns(name, _) => Err(io::Error::other(format!(
             "{name} is a name; a listener needs an IP address"
@@ -76,7 +121,8 @@ pub(super) fn bind(address: &Address, count: usize) -> io::Result<Vec<Listening>
     }
 }
 
-fn bind_tcp(address: std::net::SocketAddr) -> io::Result<Listening> {
+/// A socket of a group at this address. It does not listen yet.
+pub(super) fn bind_tcp(address: std::net::SocketAddr) -> io::Result<socket2::Socket> {
     let socket = socket2::Socket::new(
         Domain::for_address(address),
         Type::STREAM.nonblocking().cloexec(),
@@ -89,7 +135,7 @@ fn bind_tcp(address: std::net::SocketAddr) -> io::Result<Listening> {
     socket.set_reuse_address(true)?;
     socket.set_reuse_port(true)?;
     socket.bind(&address.into())?;
-    Ok(Listening::Tcp(socket.into()))
+    Ok(socket)
 }
 
 /// A socket file appears at its path with its mode and ready to accept, in one step, in the place of an earlier one.
@@ -127,20 +173,22 @@ fn open_unix(path: &Path, mode: u32) -> io::Result<Listening> {
 /// A socket of the runtime.
 enum Acceptor {
     Tcp(TcpListener),
-    Unix(
-        UnixListener,
-        #[expect(dead_code, reason = "removes the file when it is dropped")] SocketFile,
-    ),
+    Unix(UnixListener, SocketFile),
 }
 
 impl Acceptor {
     fn new(listening: Listening) -> io::Result<Acceptor> {
+        listening.listen()?;
         Ok(match listening {
-            Listening::Tcp(socket) => {
-                SockRef::from(&socket).listen(BACKLOG)?;
-                Acceptor::Tcp(TcpListener::from_std(socket)?)
-            }
+            Listening::Tcp(socket) => Acceptor::Tcp(TcpListener::from_std(socket)?),
             Listening::Unix(socket, file) => Acceptor::Unix(UnixListener::from_std(socket)?, file),
+        })
+    }
+
+    fn into_std(self) -> io::Result<Listening> {
+        Ok(match self {
+            Acceptor::Tcp(socket) => Listening::Tcp(socket.into_std()?),
+            Acceptor::Unix(socket, file) => Listening::Unix(socket.into_std()?, file),
         })
     }
 
@@ -187,8 +235,7 @@ pub(super) async fn run(
             tokio::select! {
                 () = stop.cancelled(), if acceptor.is_some() => {
                     // Callers that wait in the queue are served, unless their listener is gone; closing it resets them.
-                    let left = acceptor.take();
-                    while let Some(accepted) = waiting(&shared, left.as_ref()) {
+                    for accepted in waiting(&shared, acceptor.take()) {
                         connections.extend(begin(&shared, &name, accepted));
                     }
                 }
@@ -220,9 +267,20 @@ fn begin(
     }))
 }
 
-/// A connection that is there already.
-fn waiting(shared: &Shared, acceptor: Option<&Acceptor>) -> Option<Next> {
-    next(shared, acceptor).now_or_never()
+/// The connections in the queue of a socket that is about to be closed. The runtime may not have noticed them yet.
+fn waiting(shared: &Shared, acceptor: Option<Acceptor>) -> Vec<Next> {
+    let socket = acceptor.map(Acceptor::into_std).transpose();
+    let Ok(Some(socket)) = socket else {
+        return Vec::new();
+    };
+    let mut found = Vec::new();
+    while let Some(slot) = shared.slot().now_or_never() {
+        let Ok(accepted) = socket.accept() else {
+            break;
+        };
+        found.push((accepted, slot));
+    }
+    found
 }
 
 /// The next connection, once the process may have another one. Until then, connections wait in the system's queue.

@@ -6,6 +6,7 @@ pub(crate) mod admin;
 mod built_in;
 mod burst;
 mod connection;
+mod control;
 mod copy;
 mod dial;
 mod driver;
@@ -18,6 +19,7 @@ mod registry;
 mod serving;
 mod shared;
 mod stats;
+mod steer;
 #[cfg(test)]
 mod tests;
 mod tls;
@@ -25,5 +27,7 @@ mod tls_stream;
 
 pub(crate) use self::admin::{Pages, Parts};
 pub use self::built_in::BuiltIn;
+pub(crate) use self::control::{Control, Fit, Part};
 pub(crate) use self::registry::Times;
 pub(crate) use self::shared::Options;
+pub(crate) use self::steer::can_steer;

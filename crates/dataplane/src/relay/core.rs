@@ -32,7 +32,7 @@ use super::status::{RelayStatus, UpstreamStatus};
 use super::types::{Name, ResourceType, WILDCARD};
 use super::upstream::{Upstream, subscription_request};
 
-pub use super::types::{Action, EnvoyStreamId, Event, Rejected, ServerStreamId};
+pub use super::types::{Action, EnvoyStreamId, Event, Rejected, Role, ServerStreamId};
 
 /// A server's response that no Envoy has answered yet.
 #[derive(Debug)]
@@ -80,6 +80,7 @@ impl Core {
             Event::EnvoyConnected(id) => self.downstream.connect(id),
             Event::EnvoyRequest(id, request) => self.on_request(id, *request),
             Event::EnvoyGone(id) => self.on_envoy_gone(id),
+            Event::Role(id, role) => self.on_role(id, role),
             Event::ServerConnected(id) => self.upstream.connect(id),
             Event::ServerResponse(id, response) => self.on_response(id, *response),
             Event::ServerGone(id) => self.upstream.disconnect(id),
@@ -99,7 +100,7 @@ impl Core {
     /// Whether the next response of a server can be processed. While this is false the caller must
     /// not read from servers, which bounds the memory for their responses.
     pub fn wants_upstream(&self) -> bool {
-        let held = |kind| self.downstream.subscriptions(kind).next().is_none();
+        let held = |kind| !self.downstream.is_decided(kind);
         let mut pending = self.pending.iter();
         self.pending.len() <= self.cache.len()
             && pending.all(|one| one.sent_to.is_some() || held(one.kind))
@@ -324,6 +325,7 @@ impl Core {
         nonce: &str,
         error: Option<rpc::Status>,
     ) {
+        let observes = self.downstream.observes(id);
         let Some(subscription) = self.downstream.subscription_mut(id, kind) else {
             return;
         };
@@ -343,6 +345,13 @@ impl Core {
         };
         let names = items.iter().map(|(name, _)| name.to_string()).collect();
         let by = response.is_some().then_some(id);
+        if observes {
+            // What others serve is in order, whatever it thinks of it.
+            return subscription.nack(
+                items,
+                Rejected::of_observer(self.cache[kind].url(), error.message),
+            );
+        }
         let rejected = self.cache[kind].reject(by, names, error.message.clone());
         subscription.nack(items, rejected.clone());
         self.actions.push(Action::Rejected(rejected));
@@ -388,13 +397,34 @@ impl Core {
         }
     }
 
+    fn on_role(&mut self, id: EnvoyStreamId, role: Role) {
+        self.downstream.set_role(id, role);
+        if role == Role::Decides {
+            return;
+        }
+        self.take_back(id);
+        // The others should get what it rejected.
+        let mut renew = false;
+        for cached in self.cache.types_mut() {
+            renew |= cached.take_rejected(|by| by == id);
+        }
+        if renew {
+            self.actions.push(Action::RenewServer);
+        }
+    }
+
+    /// Offers to others what a stream has not answered.
+    fn take_back(&mut self, id: EnvoyStreamId) {
+        for response in &mut self.pending {
+            response.sent_to.take_if(|to| *to == id);
+        }
+    }
+
     fn on_envoy_gone(&mut self, id: EnvoyStreamId) {
         let Some(stream) = self.downstream.disconnect(id) else {
             return;
         };
-        for response in &mut self.pending {
-            response.sent_to.take_if(|to| *to == id);
-        }
+        self.take_back(id);
         for kind in self.cache.kinds() {
             if let Some(subscription) = stream.get(kind) {
                 let cached = &self.cache[kind];

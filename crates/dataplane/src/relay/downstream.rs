@@ -13,7 +13,7 @@ use tonic::Status;
 use super::cache::{Cache, CachedResource, CachedType, Content, Entry};
 use super::limits::{Limits, Usage};
 use super::status::label;
-use super::types::{Action, EnvoyStreamId, Name, Rejected, ResourceType, Version};
+use super::types::{Action, EnvoyStreamId, Name, Rejected, ResourceType, Role, Version};
 
 /// How to proceed with a server's response.
 pub(super) enum Decision {
@@ -33,6 +33,8 @@ pub(super) struct Downstream {
     streams: BTreeMap<EnvoyStreamId, EnvoyStream>,
     /// The encoded node of the first connected Envoy; if none is connected, that of the last one.
     node: Bytes,
+    /// The proxy in this process, if it has said which role it has.
+    role: Option<(EnvoyStreamId, Role)>,
 }
 
 impl Downstream {
@@ -48,6 +50,7 @@ impl Downstream {
 
     pub(super) fn disconnect(&mut self, id: EnvoyStreamId) -> Option<EnvoyStream> {
         let stream = self.streams.remove(&id)?;
+        self.role.take_if(|(of, _)| *of == id);
         self.choose_node();
         Some(stream)
     }
@@ -62,6 +65,33 @@ impl Downstream {
         kind: ResourceType,
     ) -> Option<&mut Subscription> {
         self.streams.get_mut(&id)?.subscriptions.get_mut(&kind)
+    }
+
+    pub(super) fn set_role(&mut self, id: EnvoyStreamId, role: Role) {
+        if self.streams.contains_key(&id) {
+            self.role = Some((id, role));
+        }
+    }
+
+    /// Whether it only observes.
+    pub(super) fn observes(&self, id: EnvoyStreamId) -> bool {
+        self.role == Some((id, Role::Observes))
+    }
+
+    /// The streams that servers' responses are offered to, the first one first. The newest Envoy decides: after a hot
+    /// restart it is the one that remains.
+    fn deciding(&self) -> impl Iterator<Item = &EnvoyStream> {
+        let role = self.role;
+        let first = role.filter(|(_, role)| *role == Role::Decides);
+        let first = first.and_then(|(id, _)| self.streams.get(&id));
+        let others = self.streams().rev();
+        let others = others.filter(move |stream| role.is_none_or(|(id, _)| stream.id != id));
+        first.into_iter().chain(others)
+    }
+
+    /// Whether a stream that decides is subscribed to a type.
+    pub(super) fn is_decided(&self, kind: ResourceType) -> bool {
+        self.deciding().any(|stream| stream.get(kind).is_some())
     }
 
     /// All streams, oldest first.
@@ -130,12 +160,11 @@ impl Downstream {
 
     /// Selects the Envoy that a server's response is offered to first.
     pub(super) fn decide(&self, kind: ResourceType, content: &Content, cache: &Cache) -> Decision {
-        if self.subscriptions(kind).next().is_none() {
+        if !self.is_decided(kind) {
             return Decision::Hold;
         }
         let cached = &cache[kind];
-        // The newest Envoy decides: after a hot restart it is the one that remains.
-        for stream in self.streams().rev() {
+        for stream in self.deciding() {
             let Some(subscription) = stream.get(kind) else {
                 continue;
             };

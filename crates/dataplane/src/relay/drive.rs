@@ -19,7 +19,7 @@ use tonic::metadata::MetadataMap;
 use tonic::{Code, Status};
 
 use super::connections::OpenStream;
-use super::core::{Action, Core, EnvoyStreamId, Event, Rejected};
+use super::core::{Action, Core, EnvoyStreamId, Event, Rejected, Role};
 use super::limits::MAX_STREAMS;
 use super::metrics::RelayMetrics;
 use super::pace::PATIENCE;
@@ -63,25 +63,33 @@ pub(super) struct Call {
     pub(super) connection: OpenStream,
 }
 
+/// What a proxy in this process sends on its stream.
+#[derive(Debug)]
+pub enum FromProxy {
+    /// As an Envoy does.
+    Request(Box<DeltaDiscoveryRequest>),
+    /// Its role from now on. Without one it is like any other Envoy.
+    Role(Role),
+}
+
 /// The relay's end of the stream of a proxy in this process.
 pub(super) struct LocalStream {
-    pub(super) requests: mpsc::Receiver<DeltaDiscoveryRequest>,
+    pub(super) requests: mpsc::Receiver<FromProxy>,
     pub(super) responses: mpsc::Sender<DeltaDiscoveryResponse>,
 }
 
 /// The requests of a stream.
 enum Incoming {
     Wire(Requests),
-    Local(mpsc::Receiver<DeltaDiscoveryRequest>),
+    Local(mpsc::Receiver<FromProxy>),
 }
 
 impl Incoming {
-    fn poll_next(
-        &mut self,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<DeltaDiscoveryRequest, Status>>> {
+    fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<FromProxy, Status>>> {
         match self {
-            Incoming::Wire(requests) => requests.poll_next(cx),
+            Incoming::Wire(requests) => requests.poll_next(cx).map(|next| {
+                next.map(|request| request.map(|request| FromProxy::Request(Box::new(request))))
+            }),
             Incoming::Local(requests) => requests.poll_recv(cx).map(|next| next.map(Ok)),
         }
     }
@@ -222,19 +230,16 @@ impl Driver {
         }
     }
 
-    fn on_request(
-        &mut self,
-        id: EnvoyStreamId,
-        request: Option<Result<DeltaDiscoveryRequest, Status>>,
-    ) {
+    fn on_request(&mut self, id: EnvoyStreamId, request: Option<Result<FromProxy, Status>>) {
         self.read = id;
         match request {
-            Some(Ok(request)) => {
+            Some(Ok(FromProxy::Role(role))) => self.handle(Event::Role(id, role)),
+            Some(Ok(FromProxy::Request(request))) => {
                 if let Some(envoy) = self.envoys.get_mut(&id) {
                     let nonce = &request.response_nonce;
                     envoy.unanswered.retain(|(sent, _)| sent != nonce);
                 }
-                self.handle(Event::EnvoyRequest(id, Box::new(request)));
+                self.handle(Event::EnvoyRequest(id, request));
             }
             Some(Err(status)) => {
                 tracing::debug!(code = ?status.code(), error = status.message(), "Envoy's xDS stream broke");
@@ -450,7 +455,7 @@ impl Driver {
 async fn read(
     envoys: &mut BTreeMap<EnvoyStreamId, Envoy>,
     last: EnvoyStreamId,
-) -> (EnvoyStreamId, Option<Result<DeltaDiscoveryRequest, Status>>) {
+) -> (EnvoyStreamId, Option<Result<FromProxy, Status>>) {
     poll_fn(|cx| {
         let after = (Bound::Excluded(last), Bound::Unbounded);
         for range in [after, (Bound::Unbounded, Bound::Included(last))] {

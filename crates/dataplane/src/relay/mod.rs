@@ -23,7 +23,8 @@ mod types;
 mod upstream;
 pub mod wire;
 
-pub use self::drive::RelayError;
+pub use self::core::Role;
+pub use self::drive::{FromProxy, RelayError};
 pub use self::listen::{BindError, Listener};
 pub use self::metrics::RelayMetrics;
 pub use self::serve::Relay;

@@ -8,7 +8,7 @@ use h2::RecvStream;
 use h2::server::SendResponse;
 use http::header::{CONTENT_LENGTH, CONTENT_TYPE, HOST, TE, USER_AGENT};
 use http::{HeaderMap, Request};
-use legate_api::discovery::{DeltaDiscoveryRequest, DeltaDiscoveryResponse};
+use legate_api::discovery::DeltaDiscoveryResponse;
 use legate_api::metadata;
 use legate_client::Session;
 use legate_runtime::net::accept;
@@ -18,7 +18,7 @@ use tonic::Status;
 use tonic::metadata::MetadataMap;
 
 use super::connections::{Connection, Connections};
-use super::drive::{Call, Driver, Input, LocalStream};
+use super::drive::{Call, Driver, FromProxy, Input, LocalStream};
 use super::limits::MAX_STREAMS;
 use super::listen::{Listener, Stream};
 use super::metrics::RelayMetrics;
@@ -87,7 +87,7 @@ impl Relay {
     pub async fn join(
         &self,
     ) -> (
-        mpsc::Sender<DeltaDiscoveryRequest>,
+        mpsc::Sender<FromProxy>,
         mpsc::Receiver<DeltaDiscoveryResponse>,
     ) {
         let (requests, from_proxy) = mpsc::channel(LOCAL);

@@ -24,6 +24,8 @@ pub enum Event {
     EnvoyRequest(EnvoyStreamId, Box<DeltaDiscoveryRequest>),
     /// Envoy's stream ended.
     EnvoyGone(EnvoyStreamId),
+    /// The proxy in this process has another role from now on.
+    Role(EnvoyStreamId, Role),
     /// A stream to a server was opened. The server may still refuse it. An earlier stream may still
     /// be open, and is used again if this one is lost.
     ServerConnected(ServerStreamId),
@@ -35,6 +37,15 @@ pub enum Event {
     /// The connected Envoys have had enough time to complete their subscriptions. Everything that
     /// only earlier ones subscribed to can be dropped.
     Forget,
+}
+
+/// The part that the proxy in this process has in the answers to servers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Role {
+    /// Servers' responses are offered to it first, whichever stream is newer.
+    Decides,
+    /// It gets what others have accepted, and no server learns its answers.
+    Observes,
 }
 
 /// An action for the owner of the streams. Actions are performed in order.
@@ -79,6 +90,19 @@ pub struct Rejected {
     pub from_server: bool,
     /// Number of consecutive rejections of the type, including this one.
     pub in_a_row: u32,
+}
+
+impl Rejected {
+    /// A rejection that no server and no statistic learns of.
+    pub(super) fn of_observer(type_url: &str, message: String) -> Rejected {
+        Rejected {
+            type_url: type_url.to_owned(),
+            names: Vec::new(),
+            message,
+            from_server: false,
+            in_a_row: 0,
+        }
+    }
 }
 
 /// Name of a resource, shared by all its uses.

@@ -2,11 +2,11 @@
 //!
 //! It starts no process and writes no bootstrap document. What only such a document can say is refused by name.
 
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
 use bytes::Bytes;
-use legate_api::dataplane::GetEnvoyBootstrapParamsResponse;
 use legate_api::json::to_struct;
 use legate_api::node::Node;
 use legate_envoy::admin::AdminClient;
@@ -15,6 +15,7 @@ use legate_envoy::supervision;
 use legate_runtime::{file_limit, heap, http_server};
 use prost::Message as _;
 use serde_json::json;
+use tokio::sync::watch;
 use tokio::time::{Instant, sleep};
 
 use super::desired::failed;
@@ -70,16 +71,19 @@ pub(super) async fn run(sidecar: Sidecar, process: &mut Process) -> anyhow::Resu
     let Some(params) = parameters(process).await? else {
         return Ok(());
     };
-    let inputs = inputs(&process.settings, &params, &sidecar.xds)?;
+    let inputs = bootstrap::inputs(&process.settings, &params, sidecar.xds).map_err(failed)?;
+    if let Some(what) = needs_envoy(&process.settings, &inputs.proxy_config) {
+        bail!("{what} needs Envoy: remove it, or run with -proxy envoy");
+    }
     let node = node(&inputs);
-    let pages = pages(process, &built_in, &inputs)?;
+    let pages = pages(process, &built_in, &inputs, watch::channel(None).1)?;
     expose(process, &pages, &inputs)?;
     let (settings, telemetry) = (process.settings.clone(), process.telemetry.clone());
     let mut exposition = Exposition::new(settings, telemetry, spawner.clone());
     exposition.follow(&inputs.proxy_config).await;
     announce_ready(process);
     built_in
-        .start(node, relay, ready, &spawner)
+        .start(node, relay, ready, None, &spawner)
         .context("the threads of the built-in proxy cannot be started")?;
     process.telemetry.stages().reached(Stage::Envoy);
     process.unless_stopped(std::future::pending::<()>()).await?;
@@ -90,8 +94,13 @@ pub(super) async fn run(sidecar: Sidecar, process: &mut Process) -> anyhow::Resu
     Ok(())
 }
 
-/// The admin pages.
-fn pages(process: &Process, built_in: &BuiltIn, inputs: &BootstrapInputs) -> anyhow::Result<Pages> {
+/// The admin pages. They are those of `envoy`, if one serves.
+pub(super) fn pages(
+    process: &Process,
+    built_in: &BuiltIn,
+    inputs: &BootstrapInputs,
+    envoy: watch::Receiver<Option<SocketAddr>>,
+) -> anyhow::Result<Pages> {
     let document = envoy_bootstrap::build(inputs).map_err(failed)?.document;
     let stop = process.stop.clone();
     let parts = Parts {
@@ -101,12 +110,17 @@ fn pages(process: &Process, built_in: &BuiltIn, inputs: &BootstrapInputs) -> any
         quit: Box::new(move || {
             stop.request(Urgency::Graceful);
         }),
+        envoy,
     };
     Ok(Pages::new(parts, &process.work.spawner()))
 }
 
 /// Serves the admin interface, and the pages that Envoy would serve with listeners of its own.
-fn expose(process: &Process, pages: &Pages, inputs: &BootstrapInputs) -> anyhow::Result<()> {
+pub(super) fn expose(
+    process: &Process,
+    pages: &Pages,
+    inputs: &BootstrapInputs,
+) -> anyhow::Result<()> {
     let spawner = process.work.spawner();
     let bind = |address, what: &str| {
         http_server::bind(address).with_context(|| format!("cannot listen on {address} for {what}"))
@@ -125,7 +139,7 @@ fn expose(process: &Process, pages: &Pages, inputs: &BootstrapInputs) -> anyhow:
     Ok(())
 }
 
-fn options(settings: &Settings) -> Options {
+pub(super) fn options(settings: &Settings) -> Options {
     Options {
         threads: usize::try_from(settings.envoy.concurrency)
             .unwrap_or(1)
@@ -142,24 +156,8 @@ fn options(settings: &Settings) -> Options {
     }
 }
 
-/// What a bootstrap document would be made of.
-///
-/// # Errors
-/// When it has something that needs Envoy.
-fn inputs(
-    settings: &Settings,
-    params: &GetEnvoyBootstrapParamsResponse,
-    xds: &legate_envoy::bootstrap::XdsAddress,
-) -> anyhow::Result<BootstrapInputs> {
-    let inputs = bootstrap::inputs(settings, params, xds.clone()).map_err(failed)?;
-    if let Some(what) = needs_envoy(settings, &inputs.proxy_config) {
-        bail!("{what} needs Envoy: remove it, or run with -proxy envoy");
-    }
-    Ok(inputs)
-}
-
 /// The first setting that only Envoy has.
-fn needs_envoy(settings: &Settings, keys: &ProxyConfig) -> Option<&'static str> {
+pub(super) fn needs_envoy(settings: &Settings, keys: &ProxyConfig) -> Option<&'static str> {
     let all = [
         (
             !settings.envoy.extra_args.is_empty(),
@@ -200,7 +198,7 @@ fn needs_envoy(settings: &Settings, keys: &ProxyConfig) -> Option<&'static str> 
 }
 
 /// Says to servers which proxy it is, as Envoy does with the bootstrap document of the dataplane.
-fn node(inputs: &BootstrapInputs) -> Bytes {
+pub(super) fn node(inputs: &BootstrapInputs) -> Bytes {
     let node = &inputs.node;
     let or_default = |name: &str| if name.is_empty() { "default" } else { name }.to_owned();
     let metadata = json!({
@@ -221,7 +219,7 @@ fn node(inputs: &BootstrapInputs) -> Bytes {
 }
 
 /// Serves on for the grace period.
-async fn end(process: &mut Process, built_in: &BuiltIn) {
+pub(super) async fn end(process: &mut Process, built_in: &BuiltIn) {
     let settings = process.settings.lifecycle.clone();
     let urgency = process.signals.urgency();
     if urgency == Urgency::Now || settings.shutdown_grace.is_zero() {

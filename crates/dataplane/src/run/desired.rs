@@ -15,7 +15,7 @@ use legate_envoy::supervision::EnvoyConfig;
 use legate_runtime::file_stamp::FileStamp;
 
 use crate::bootstrap;
-use crate::settings::Settings;
+use crate::settings::{ProxyKind, Settings};
 
 /// Builds configurations of Envoy.
 #[derive(Debug, Clone)]
@@ -72,7 +72,15 @@ impl Desired {
         params: &GetEnvoyBootstrapParamsResponse,
     ) -> anyhow::Result<Configured> {
         let settings = &self.settings;
-        let inputs = bootstrap::inputs(settings, params, self.xds.clone()).map_err(failed)?;
+        let mut inputs = bootstrap::inputs(settings, params, self.xds.clone()).map_err(failed)?;
+        if settings.envoy.kind == ProxyKind::Auto {
+            // This process serves these pages, whichever proxy they are of.
+            inputs.ready = None;
+            inputs.proxy_config.stats_bind_addr = None;
+            if settings.telemetry.prometheus_tls.is_none() {
+                inputs.proxy_config.prometheus_bind_addr = None;
+            }
+        }
         let built = envoy_bootstrap::build(&inputs).map_err(failed)?;
         let launch = launch(settings, built.document.to_string())?;
         launch.check()?;

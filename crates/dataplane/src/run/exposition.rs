@@ -62,7 +62,12 @@ impl Exposition {
             merged: config.prometheus_bind_addr.is_some(),
             exposed: config
                 .prometheus_bind_addr
-                .filter(|_| self.settings.envoy.kind == ProxyKind::BuiltIn),
+                .filter(|_| match self.settings.envoy.kind {
+                    ProxyKind::Envoy => false,
+                    ProxyKind::BuiltIn => true,
+                    // An Envoy serves it with TLS.
+                    ProxyKind::Auto => self.settings.telemetry.prometheus_tls.is_none(),
+                }),
             sinks: sinks(config),
         };
         if self.current.as_ref() == Some(&wanted) {

@@ -88,6 +88,7 @@ impl Process {
             telemetry: self.telemetry.clone(),
             counter: ConnectionCounter::default(),
             built_in: None,
+            choice: None,
         }
     }
 

@@ -12,6 +12,7 @@ use legate_envoy::supervision::{
 use legate_runtime::{Clock, ReadyHandle};
 use tokio::net::TcpListener;
 
+use super::auto;
 use super::built_in;
 use super::desired::{self, Configured, Desired};
 use super::ending::{Ending, process_outcome};
@@ -82,8 +83,10 @@ impl Sidecar {
 
     /// Runs until a stop is requested or Envoy ends.
     pub(super) async fn run(self, process: &mut Process) -> anyhow::Result<()> {
-        if process.settings.envoy.kind == ProxyKind::BuiltIn {
-            return built_in::run(self, process).await;
+        match process.settings.envoy.kind {
+            ProxyKind::Envoy => {}
+            ProxyKind::BuiltIn => return built_in::run(self, process).await,
+            ProxyKind::Auto => return auto::run(self, process).await,
         }
         let ready = process.readiness.register("envoy");
         ready.pending("not started yet: it needs the proxy's parameters from a server");
@@ -184,8 +187,12 @@ pub(super) fn announce_ready(process: &Process) {
 }
 
 /// The host that starts Envoys, and the options of their supervision.
-fn host(process: &Process, state: Option<&StateDir>) -> (EnvoyHost, Options) {
-    let (envoy, lifecycle) = (&process.settings.envoy, &process.settings.lifecycle);
+pub(super) fn host(
+    settings: &Settings,
+    telemetry: &Telemetry,
+    state: Option<&StateDir>,
+) -> (EnvoyHost, Options) {
+    let (envoy, lifecycle) = (&settings.envoy, &settings.lifecycle);
     let mut hot = envoy.hot_restart.then(|| HotRestart::new(envoy.drain_time));
     if let (Some(hot), Some(state)) = (&mut hot, state) {
         // The next dataplane reads it there.
@@ -205,7 +212,7 @@ fn host(process: &Process, state: Option<&StateDir>) -> (EnvoyHost, Options) {
         },
         ..defaults
     };
-    let telemetry = process.telemetry.clone();
+    let telemetry = telemetry.clone();
     let mut options = Options {
         policy,
         on_restart: Some(Box::new(move |kind| telemetry.envoy_restarted(kind))),
@@ -251,7 +258,7 @@ async fn supervise(
     (handle, controls): Supervisor,
     ready: &ReadyHandle,
 ) -> anyhow::Result<()> {
-    let (host, options) = host(process, state);
+    let (host, options) = host(&process.settings, &process.telemetry, state);
     let mut seen = handle.watch();
     let running = supervision::run(host, envoy, options, controls);
     tokio::pin!(running);
@@ -293,7 +300,7 @@ async fn supervise(
     process_outcome(ended, failure)
 }
 /// Shows in the readiness whether Envoy serves, and if not, why.
-fn show(ready: &ReadyHandle, report: &Report) {
+pub(super) fn show(ready: &ReadyHandle, report: &Report) {
     if report.ready() {
         ready.ready();
     } else if report.exits.is_empty() && !report.epochs.is_empty() && !report.stopping {

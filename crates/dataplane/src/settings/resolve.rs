@@ -303,7 +303,12 @@ fn envoy(values: &Values, extra_args: Vec<OsString>) -> anyhow::Result<Envoy> {
     let kind = values.text(Item::ProxyKind);
     Ok(Envoy {
         kind: ProxyKind::parse(kind)
-            .with_context(|| format!("unknown -proxy {kind:?}: use envoy or builtin"))?,
+            .with_context(|| format!("unknown -proxy {kind:?}: use envoy, builtin or auto"))?,
+        return_after: values
+            .duration(Item::ProxyReturnAfter)
+            .filter(|time| !time.is_zero())
+            .context("-proxy-return-after must be longer than 0")?,
+        close_outdated: values.bool(Item::ProxyCloseOutdated),
         admin: values.socket(Item::AdminBindAddress, Item::AdminBindPort)?,
         ready: ready.transpose()?,
         concurrency: values.count(Item::EnvoyConcurrency)?,

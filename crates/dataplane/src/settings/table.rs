@@ -255,8 +255,17 @@ settings! {
     /// own metrics; :: for all addresses, IPv4 and IPv6
     PromBindAddr: Text { flag: "telemetry-prom-bind-addr", env: "DP_TELEMETRY_PROM_BIND_ADDR", file: "telemetry.prometheus.bindAddress", default: "::" }
 
-    /// Which proxy serves: envoy, or builtin, which needs less memory and serves TCP only
+    /// Which proxy serves: envoy; builtin, which needs less memory and serves TCP only; or auto, the latter as long as it
+    /// can
     ProxyKind: Text { flag: "proxy", env: "DP_PROXY", file: "proxy.kind", default: "envoy" }
+
+    /// With -proxy auto, how long everything must have been what the built-in proxy serves before it takes over from
+    /// Envoy again; at most once in twelve times this
+    ProxyReturnAfter: Duration { flag: "proxy-return-after", env: "DP_PROXY_RETURN_AFTER", file: "proxy.returnAfter", default: "5m" }
+
+    /// With -proxy auto, accept no connections to the application if Envoy has been needed for a minute and does not
+    /// serve; by default the last configuration is served on
+    ProxyCloseOutdated: Bool { flag: "proxy-close-outdated", env: "DP_PROXY_CLOSE_OUTDATED", file: "proxy.closeOutdated", default: "false" }
 
     /// The IP address of Envoy's admin interface
     AdminBindAddress: Text { flag: "envoy-admin-bind-address", env: "DP_ENVOY_ADMIN_BIND_ADDRESS", file: "envoy.adminBindAddress", default: "127.0.0.1" }

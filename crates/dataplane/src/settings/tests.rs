@@ -117,6 +117,8 @@ fn defaults_are_those_of_consuls_dataplane() {
             admin: "127.0.0.1:19000".parse().unwrap(),
             ready: None,
             kind: ProxyKind::Envoy,
+            return_after: Duration::from_secs(300),
+            close_outdated: false,
             concurrency: 2,
             drain_time: Duration::from_secs(30),
             drain_strategy: legate_envoy::process::DrainStrategy::Immediate,

@@ -119,6 +119,10 @@ pub struct Envoy {
     pub admin: SocketAddr,
     /// `-envoy-ready-bind-address` and `-envoy-ready-bind-port`; `None` unless both are given.
     pub ready: Option<SocketAddr>,
+    /// `-proxy-return-after`: how long everything has been what the built-in proxy serves before it takes over again.
+    pub return_after: Duration,
+    /// `-proxy-close-outdated`: accept no connections to the application while Envoy is needed and does not serve.
+    pub close_outdated: bool,
     /// `-envoy-concurrency`: worker threads.
     pub concurrency: u32,
     /// `-envoy-drain-time-seconds`.
@@ -147,6 +151,8 @@ pub enum ProxyKind {
     Envoy,
     /// The one in this process, for TCP.
     BuiltIn,
+    /// The one in this process as long as it can serve everything, otherwise Envoy.
+    Auto,
 }
 
 impl ProxyKind {
@@ -155,12 +161,13 @@ impl ProxyKind {
         match self {
             Self::Envoy => "envoy",
             Self::BuiltIn => "builtin",
+            Self::Auto => "auto",
         }
     }
 
     /// Parses a value of `-proxy`.
     pub fn parse(word: &str) -> Option<Self> {
-        [Self::Envoy, Self::BuiltIn]
+        [Self::Envoy, Self::BuiltIn, Self::Auto]
             .into_iter()
             .find(|kind| kind.as_str() == word)
     }

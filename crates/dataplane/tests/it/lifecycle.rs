@@ -84,6 +84,7 @@ async fn start(startup_grace: Duration) -> Setup {
             admin: "127.0.0.1:19000".parse().unwrap(),
             envoy: Some(seen),
             built_in: None,
+            choice: None,
             readiness,
             telemetry,
             counter: ConnectionCounter::default(),

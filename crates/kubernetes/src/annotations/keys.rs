@@ -101,7 +101,7 @@ pub const KEYS: &[Key] = &[
     key("sidecar-proxy-cpu-request", "quantity", "`sidecarProxy.resources.requests.cpu`", "The sidecar's resources."),
     key("sidecar-proxy-memory-limit", "quantity", "`sidecarProxy.resources.limits.memory`", "The sidecar's resources."),
     key("sidecar-proxy-memory-request", "quantity", "`sidecarProxy.resources.requests.memory`", "The sidecar's resources."),
-    key("sidecar-proxy-kind", "`envoy`, `builtin`", "`sidecarProxy.kind`", "The proxy in the sidecar, [see this page](builtin-proxy.md)."),
+    key("sidecar-proxy-kind", "`envoy`, `builtin`, `auto`", "`sidecarProxy.kind`", "The proxy in the sidecar, [see this page](builtin-proxy.md)."),
     key("consul-envoy-proxy-concurrency", NUMBER, "`sidecarProxy.concurrency`", "Envoy's worker threads."),
     key("enable-sidecar-proxy-lifecycle", BOOLEAN, "`sidecarProxy.lifecycle.defaultEnabled`", "The sidecar starts before the application and stops after it."),
     key("enable-sidecar-proxy-lifecycle-shutdown-drain-listeners", BOOLEAN, "`sidecarProxy.lifecycle.defaultEnableShutdownDrainListeners`", "Drain inbound connections while stopping."),

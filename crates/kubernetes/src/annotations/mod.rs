@@ -136,6 +136,8 @@ pub enum ProxyKind {
     Envoy,
     /// The one in the sidecar's process, for TCP.
     Builtin,
+    /// That one as long as it can serve everything, otherwise Envoy.
+    Auto,
 }
 
 impl ProxyKind {
@@ -144,6 +146,7 @@ impl ProxyKind {
         match self {
             ProxyKind::Envoy => "envoy",
             ProxyKind::Builtin => "builtin",
+            ProxyKind::Auto => "auto",
         }
     }
 }

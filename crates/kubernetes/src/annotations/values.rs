@@ -38,7 +38,8 @@ pub(super) fn proxy_kind(text: &str) -> Result<ProxyKind, Reason> {
     match text {
         "envoy" => Ok(ProxyKind::Envoy),
         "builtin" => Ok(ProxyKind::Builtin),
-        _ => Err("is neither envoy nor builtin".to_owned()),
+        "auto" => Ok(ProxyKind::Auto),
+        _ => Err("is not envoy, builtin or auto".to_owned()),
     }
 }
 

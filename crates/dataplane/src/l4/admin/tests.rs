@@ -265,6 +265,7 @@ async fn served(built_in: BuiltIn, scope: &Scope) -> (SocketAddr, watch::Receive
         quit: Box::new(move || {
             quit.send_replace(true);
         }),
+        envoy: watch::channel(None).1,
     };
     Pages::new(parts, &scope.spawner()).serve(listener, &scope.spawner());
     (address, asked)

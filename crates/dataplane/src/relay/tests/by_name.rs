@@ -2,9 +2,10 @@
 
 use bytes::Bytes;
 use legate_api::discovery::{DeltaDiscoveryRequest, DeltaDiscoveryResponse, Resource};
+use legate_api::rpc;
 use legate_api::type_url::{ENDPOINT, LISTENER};
 
-use super::super::core::{Action, Core, EnvoyStreamId, Event, ServerStreamId};
+use super::super::core::{Action, Core, EnvoyStreamId, Event, Role, ServerStreamId};
 use super::super::types::ResourceType;
 
 const SERVER: ServerStreamId = ServerStreamId(1);
@@ -184,4 +185,39 @@ fn the_first_node_of_a_stream_is_kept() {
         "the server has it already"
     );
     assert!(node.is_unique());
+}
+
+#[test]
+fn what_the_one_that_observes_does_not_answer_is_offered_to_the_next_envoy() {
+    let mut core = subscribed(&["a"]);
+    let mut response = sent(&serve(&mut core, &["a"], &[]), FIRST);
+    let actions = core.handle(Event::Role(FIRST, Role::Observes));
+    assert!(actions.is_empty(), "{actions:?}");
+    let refused = |response: &DeltaDiscoveryResponse| DeltaDiscoveryRequest {
+        type_url: response.type_url.clone(),
+        response_nonce: response.nonce.clone(),
+        error_detail: Some(rpc::Status::default()),
+        ..DeltaDiscoveryRequest::default()
+    };
+    let actions = send(&mut core, FIRST, refused(&response));
+    assert!(actions.is_empty(), "no server learns of it: {actions:?}");
+    core.handle(Event::EnvoyConnected(SECOND));
+    let actions = send(&mut core, SECOND, subscribe(ENDPOINT, &["a"]));
+    let actions = accept(&mut core, SECOND, &sent(&actions, SECOND));
+    assert_eq!(asked(&actions)[0].response_nonce, "n1");
+    response = sent(&actions, FIRST);
+    assert_eq!(response.resources[0].name, "a", "it is compared again");
+    assert!(send(&mut core, FIRST, refused(&response)).is_empty());
+}
+
+#[test]
+fn the_one_that_decides_does_so_before_a_newer_envoy() {
+    let mut core = subscribed(&["a"]);
+    core.handle(Event::EnvoyConnected(SECOND));
+    send(&mut core, SECOND, subscribe(ENDPOINT, &["a"]));
+    core.handle(Event::Role(FIRST, Role::Decides));
+    let response = sent(&serve(&mut core, &["a"], &[]), FIRST);
+    let actions = accept(&mut core, FIRST, &response);
+    assert_eq!(asked(&actions)[0].response_nonce, "n1");
+    assert_eq!(sent(&actions, SECOND).resources[0].name, "a");
 }

@@ -3,7 +3,7 @@
 use legate_api::type_url::{CLUSTER, ENDPOINT, LISTENER, ROUTE};
 use proptest::prelude::*;
 
-use super::super::core::Event;
+use super::super::core::{Event, Role};
 use super::mesh::Mesh;
 use super::other_client::REQUESTS;
 use super::server::route_of;
@@ -24,6 +24,7 @@ enum Step {
     RestartEnvoy(usize),
     ReconnectEnvoy(usize),
     SecondEnvoy,
+    Role(usize, bool),
     Forget,
     RestartRelay,
     OtherClientConnects,
@@ -44,6 +45,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         1 => (0..2_usize).prop_map(Step::RestartEnvoy),
         1 => (0..2_usize).prop_map(Step::ReconnectEnvoy),
         1 => Just(Step::SecondEnvoy),
+        2 => (0..2_usize, any::<bool>()).prop_map(|(which, decides)| Step::Role(which, decides)),
         1 => Just(Step::Forget),
         1 => Just(Step::RestartRelay),
         1 => Just(Step::OtherClientConnects),
@@ -99,6 +101,7 @@ fn apply(mesh: &mut Mesh, step: Step) {
         }
         Step::SecondEnvoy if envoys < 2 => mesh.start_envoy(),
         Step::SecondEnvoy => mesh.stop_envoy(0),
+        Step::Role(which, decides) => set_role(mesh, which % envoys, decides),
         Step::Forget => mesh.handle(Event::Forget),
         Step::RestartRelay => mesh.restart_relay(),
         Step::OtherClientConnects if mesh.other_clients.len() < 2 => mesh.other_client_connects(),
@@ -109,8 +112,23 @@ fn apply(mesh: &mut Mesh, step: Step) {
     }
 }
 
+fn set_role(mesh: &mut Mesh, which: usize, decides: bool) {
+    let stream = mesh.envoys.get(which).and_then(|envoy| envoy.stream_id);
+    let role = match decides {
+        true => Role::Decides,
+        false => Role::Observes,
+    };
+    if let Some(id) = stream {
+        mesh.handle(Event::Role(id, role));
+    }
+}
+
 /// Ends all faults and delivers all messages.
 fn calm_down(mesh: &mut Mesh) {
+    if mesh.envoys.len() < 2 {
+        // With the only one that observes, responses wait for another one.
+        set_role(mesh, 0, true);
+    }
     while !mesh.other_clients.is_empty() {
         mesh.other_client_leaves(0);
     }

@@ -84,13 +84,15 @@ const ORIGINAL: [Row; 64] = [
 
 /// Additional settings of this dataplane.
 #[rustfmt::skip]
-const OWN: [Row; 10] = [
+const OWN: [Row; 12] = [
     ("status", 'b', "false", "", ""),
     ("restart", 'b', "false", "", ""),
     ("drain", 'd', "", "", ""),
     ("telemetry-prom-ca-certs-file", 't', "", "DP_TELEMETRY_PROM_CA_CERTS_FILE", "telemetry.prometheus.caCertsFile"),
     ("telemetry-prom-bind-addr", 't', "::", "DP_TELEMETRY_PROM_BIND_ADDR", "telemetry.prometheus.bindAddress"),
     ("proxy", 't', "envoy", "DP_PROXY", "proxy.kind"),
+    ("proxy-return-after", 'd', "5m", "DP_PROXY_RETURN_AFTER", "proxy.returnAfter"),
+    ("proxy-close-outdated", 'b', "false", "DP_PROXY_CLOSE_OUTDATED", "proxy.closeOutdated"),
     ("envoy-hot-restart", 'b', "true", "DP_ENVOY_HOT_RESTART", "envoy.hotRestart"),
     ("envoy-bootstrap-refresh-interval", 'd', "5m", "DP_ENVOY_BOOTSTRAP_REFRESH_INTERVAL", "envoy.bootstrapRefreshInterval"),
     ("envoy-state-dir", 't', "", "DP_ENVOY_STATE_DIR", "envoy.stateDir"),
@@ -377,7 +379,12 @@ fn envoy(flag: &str) -> Option<Case> {
         "envoy-drain-strategy" => case(["gradual", "immediate", "gradual"], &[], |s| {
             s.envoy.drain_strategy.as_str().to_owned()
         }),
-        "proxy" => case(["builtin", "envoy", "builtin"], &[], |s| {
+        "proxy-return-after" => case(["10s", "2m", "3h"], &[], |s| {
+            s.envoy.return_after.as_secs().to_string()
+        })
+        .showing(["10", "120", "10800"]),
+        "proxy-close-outdated" => case(SWITCHED_ON, &[], |s| s.envoy.close_outdated.to_string()),
+        "proxy" => case(["builtin", "auto", "builtin"], &[], |s| {
             s.envoy.kind.as_str().to_owned()
         }),
         "envoy-executable-path" => case(PATHS, &[], |s| path(s.envoy.executable.clone())),

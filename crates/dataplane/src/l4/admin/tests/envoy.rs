@@ -9,6 +9,7 @@ use legate_envoy::bootstrap::{
 };
 use legate_testkit::network::free_port_on;
 use tokio::process::{Child, Command};
+use tokio::sync::watch;
 
 use super::*;
 
@@ -172,6 +173,7 @@ async fn a_real_envoy_has_everything_that_is_shown() {
         bootstrap: document,
         drain_time: Duration::ZERO,
         quit: Box::new(|| {}),
+        envoy: watch::channel(None).1,
     };
     Pages::new(parts, &scope.spawner()).serve(listener, &scope.spawner());
     let pages = async |path| {

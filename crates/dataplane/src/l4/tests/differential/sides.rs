@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use legate_api::discovery::{DeltaDiscoveryRequest, DeltaDiscoveryResponse, Resource};
+use legate_api::discovery::{DeltaDiscoveryResponse, Resource};
 use legate_api::type_url;
 use legate_envoy::admin::AdminClient;
 use legate_identity::tls::mesh::{MeshCertificate, MeshTls, MeshTrust};
@@ -22,7 +22,7 @@ use socket2::SockRef;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::process::{Child, Command};
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::rustls::ClientConfig;
@@ -33,6 +33,7 @@ use super::generate::{Behaviour, Client, ClientTls, IDENTITIES, Network, Served,
 use crate::l4::registry::Times;
 use crate::l4::{BuiltIn, Options};
 use crate::l4::{Pages, Parts};
+use crate::relay::FromProxy;
 
 /// How long a single step may take.
 const LIMIT: Duration = Duration::from_secs(20);
@@ -226,7 +227,7 @@ enum Source {
     BuiltIn {
         _scope: Scope,
         responses: mpsc::Sender<DeltaDiscoveryResponse>,
-        requests: mpsc::Receiver<DeltaDiscoveryRequest>,
+        requests: mpsc::Receiver<FromProxy>,
         clusters: Vec<String>,
         nonce: u64,
     },
@@ -321,6 +322,7 @@ impl Side {
             bootstrap: json!({ "node": { "id": "web-proxy", "cluster": "web" } }),
             drain_time: Duration::ZERO,
             quit: Box::new(|| {}),
+            envoy: watch::channel(None).1,
         };
         Pages::new(parts, &spawner).serve(listener, &spawner);
         let mut side = Side {
@@ -617,9 +619,12 @@ fn response(
 }
 
 /// Waits until a response is acknowledged.
-async fn answered(requests: &mut mpsc::Receiver<DeltaDiscoveryRequest>, nonce: &str) {
+async fn answered(requests: &mut mpsc::Receiver<FromProxy>, nonce: &str) {
     loop {
-        let request = timeout(LIMIT, requests.recv()).await.unwrap().unwrap();
+        let sent = timeout(LIMIT, requests.recv()).await.unwrap().unwrap();
+        let FromProxy::Request(request) = sent else {
+            continue;
+        };
         if request.response_nonce == nonce {
             assert!(request.error_detail.is_none(), "{:?}", request.error_detail);
             return;
