@@ -3,6 +3,7 @@
 mod api_gateways;
 mod auto;
 mod builtin;
+mod builtin_life;
 mod captured_traffic;
 mod chains;
 mod cluster_gateways;

@@ -15,15 +15,23 @@ fn plain_connections_are_accepted_in_permissive_mode() {
 #[ignore = "run by the test that makes its network"]
 async fn in_a_network_of_its_own() {
     if captured::is_here() {
-        scenario().await;
+        scenario("envoy", "http").await;
+        scenario("builtin", "tcp").await;
     }
 }
 
-async fn scenario() {
+async fn scenario(proxy: &'static str, protocol: &str) {
     let mut mesh = Mesh::start(MeshOptions::default()).await;
+    mesh.use_proxy(proxy);
     mesh.intend("web", "api", "allow").await;
-    let mut api = mesh.add(&API).await;
-    let mut web = mesh.add(&WEB).await;
+    for service in [&API, &WEB] {
+        mesh.register(service).await;
+        let name = service.service;
+        let entry = json!({"Kind": "service-defaults", "Name": name, "Protocol": protocol});
+        mesh.entry(entry).await;
+    }
+    let mut api = mesh.join(&API).await;
+    let mut web = mesh.join(&WEB).await;
     mesh.settle("web", 200).await;
     let application = mesh.application("api");
     let plain = || async move { captured::get_from_outside(application).await.map_err(drop) };
@@ -31,7 +39,7 @@ async fn scenario() {
 
     let mode = |mode: &str| {
         json!({
-            "Kind": "service-defaults", "Name": "api", "Protocol": "http", "Mode": "transparent",
+            "Kind": "service-defaults", "Name": "api", "Protocol": protocol, "Mode": "transparent",
             "MutualTLSMode": mode,
         })
     };
@@ -46,7 +54,7 @@ async fn scenario() {
         .await
         .expect("an answer");
     assert!(
-        status.is_success() && body.contains("/svc/web"),
+        status.is_success() && (protocol == "tcp" || body.contains("/svc/web")),
         "{status} {body}"
     );
     let public = mesh.public("api");

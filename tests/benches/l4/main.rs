@@ -14,15 +14,27 @@ use std::time::Duration;
 use legate_runtime::Scope;
 use legate_tests::program::Memory;
 use legate_tests::table::median;
-use legate_tests::{Mesh, MeshOptions, ServiceSpec, Sidecar, eventually};
+use legate_tests::wait::eventually_within;
+use legate_tests::{Mesh, MeshOptions, ServiceSpec, Sidecar, client, eventually};
 use nix::time::clock_getcpuclockid;
 use nix::unistd::Pid;
+use serde_json::json;
 
 const DB: ServiceSpec = ServiceSpec::tcp("db", &[]);
 const SHOP: ServiceSpec = ServiceSpec::tcp("shop", &["db"]);
 
 /// Idle connections while their memory is measured.
 const IDLE: usize = 1_000;
+
+/// The ports of additional upstreams.
+const FIRST_PORT: usize = 21_000;
+
+/// How long a proxy may take for them.
+const MANY: Duration = Duration::from_secs(180);
+
+/// Changes of one endpoint, and the time between them.
+const CHANGES: u16 = 20;
+const BETWEEN: Duration = Duration::from_millis(500);
 
 /// How long after the end of all connections their memory is measured again.
 const AFTERWARDS: Duration = Duration::from_secs(30);
@@ -80,20 +92,45 @@ impl Pair {
         all
     }
 
+    /// The processes of the caller's sidecar.
+    fn callers(&self) -> Vec<Pid> {
+        let mut all = vec![self.caller.pid()];
+        if self.kind == "envoy" {
+            all.push(self.caller.envoy());
+        }
+        all
+    }
+
     /// Memory of both sidecars that is in no file, in KiB.
     fn memory(&self) -> f64 {
-        let all = self.processes().into_iter();
-        all.map(|pid| Memory::of_pid(pid).anonymous).sum()
+        memory_of(&self.processes())
     }
 
     /// CPU time of both sidecars so far.
     fn processor_time(&self) -> Duration {
-        let all = self.processes().into_iter();
-        all.map(|pid| {
-            let clock = clock_getcpuclockid(pid).expect("the process has a clock");
-            Duration::from(clock.now().expect("the process runs"))
-        })
-        .sum()
+        processor_time_of(&self.processes())
+    }
+
+    /// Gives the caller so many upstreams more, and waits until its proxy listens for each.
+    async fn set_upstreams(&self, count: usize) {
+        let address = self.upstream.ip();
+        let others = (0..count).map(|number| {
+            let port = FIRST_PORT + number;
+            json!({"DestinationName": format!("up-{number}"), "LocalBindAddress": address, "LocalBindPort": port})
+        });
+        let mut upstreams = vec![json!({
+            "DestinationName": "db", "LocalBindAddress": address, "LocalBindPort": self.upstream.port(),
+        })];
+        upstreams.extend(others);
+        self.mesh
+            .configure(&SHOP, json!({"Upstreams": upstreams}))
+            .await;
+        let listeners = async || {
+            let page = client::get(self.caller.admin(), "/listeners").await;
+            page.map_or(0, |(_, page)| page.lines().count())
+        };
+        let enough = |listeners: &usize| *listeners > count;
+        eventually_within(MANY, "each upstream has a listener", listeners, enough).await;
     }
 
     /// Milliseconds from exec to ready, as the sidecar of the called service has logged it.
@@ -111,6 +148,21 @@ impl Pair {
         self.mesh.stop().await;
         let _ = self.applications.stop(Duration::from_secs(10)).await;
     }
+}
+
+/// Memory of processes that is in no file, in KiB.
+fn memory_of(processes: &[Pid]) -> f64 {
+    let all = processes.iter();
+    all.map(|pid| Memory::of_pid(*pid).anonymous).sum()
+}
+
+/// CPU time of processes so far.
+fn processor_time_of(processes: &[Pid]) -> Duration {
+    let all = processes.iter().map(|pid| {
+        let clock = clock_getcpuclockid(*pid).expect("the process has a clock");
+        Duration::from(clock.now().expect("the process runs"))
+    });
+    all.sum()
 }
 
 fn main() {
@@ -183,6 +235,7 @@ async fn measure(options: &Options) {
     idle.print();
     traffic(&pairs, address, options).await;
     memory(&pairs).await;
+    upstreams(&pairs).await;
     for pair in pairs {
         pair.stop().await;
     }
@@ -244,4 +297,39 @@ async fn memory(pairs: &[Pair; 2]) {
     }
     each.print();
     left.print();
+}
+
+/// Memory of the caller's sidecar with many upstreams, and what a changed endpoint of one costs.
+async fn upstreams(pairs: &[Pair; 2]) {
+    for (count, label) in [
+        (10, "memory of the caller's sidecar with 10 upstreams, KiB"),
+        (1_000, "with 1,000 upstreams, KiB"),
+    ] {
+        let mut row = Row::new(label, 0);
+        for (pair, column) in pairs.iter().zip(1..) {
+            pair.set_upstreams(count).await;
+            // What the change needed is given back.
+            tokio::time::sleep(AFTERWARDS).await;
+            row.values[column].push(memory_of(&pair.callers()));
+        }
+        row.print();
+    }
+    let mut cost = Row::new("CPU of a changed endpoint with 1,000 upstreams, ms", 2);
+    for (pair, column) in pairs.iter().zip(1..) {
+        let idle = processor_time_of(&pair.callers());
+        tokio::time::sleep(BETWEEN * u32::from(CHANGES)).await;
+        let before = processor_time_of(&pair.callers());
+        for port in 1..=CHANGES {
+            let proxy = json!({
+                "Kind": "connect-proxy", "ID": "up-0-proxy", "Service": "up-0-proxy", "Address": "192.0.2.1",
+                "Port": port, "Proxy": {"DestinationServiceName": "up-0"},
+            });
+            pair.mesh.catalog(json!({"Service": proxy})).await;
+            tokio::time::sleep(BETWEEN).await;
+        }
+        let used = processor_time_of(&pair.callers()) - before;
+        let used = used.saturating_sub(before - idle);
+        cost.values[column].push(used.as_secs_f64() * 1_000.0 / f64::from(CHANGES));
+    }
+    cost.print();
 }

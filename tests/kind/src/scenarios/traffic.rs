@@ -7,7 +7,8 @@ use crate::cluster::eventually;
 use crate::namespace::Namespace;
 use crate::run::Scenario;
 use crate::workload::{
-    App, ask, ask_until_answered, ask_until_refused, assert_caller, intend, resource, speaks_http,
+    App, Load, ask, ask_until_answered, ask_until_refused, assert_caller, intend, resource,
+    speaks_http,
 };
 
 pub(super) const SCENARIOS: &[Scenario] = &[
@@ -30,6 +31,10 @@ pub(super) const SCENARIOS: &[Scenario] = &[
     Scenario {
         name: "pods_without_envoy_serve_tcp",
         run: pods_without_envoy_serve_tcp,
+    },
+    Scenario {
+        name: "envoy_takes_over_in_a_pod_under_load",
+        run: envoy_takes_over_in_a_pod_under_load,
     },
 ];
 
@@ -145,6 +150,39 @@ fn pods_without_envoy_serve_tcp(space: &Namespace) -> anyhow::Result<()> {
         large? / 1024
     );
     Ok(())
+}
+
+/// With the seccomp profile of the runtime, which the injector sets.
+fn envoy_takes_over_in_a_pod_under_load(space: &Namespace) -> anyhow::Result<()> {
+    App::new("changed-api")
+        .annotation("sidecar-proxy-kind", "auto")
+        .annotation("connect-service-upstreams", "changed-other:1234")
+        .run(space)?;
+    intend(space, "changed-load", "changed-api", "allow")?;
+    let load = Load::start(space, "changed-load", "http://changed-api/")?;
+    let choice = || {
+        let status = ["legate-dataplane", "-status"];
+        let status = space.exec("deployment/changed-api", "consul-dataplane", &status)?;
+        let status: Value = serde_json::from_str(&status)?;
+        Ok::<_, anyhow::Error>(status["choice"].clone())
+    };
+    let before = choice()?;
+    ensure!(before["serves"] == "builtin", "{before}");
+    ensure!(before["cannot_change"].is_null(), "{before}");
+    speaks_http(space, "changed-other")?;
+    eventually("Envoy has taken over", || {
+        let choice = choice()?;
+        let done = choice["serves"] == "envoy" && choice["changing"] == false;
+        ensure!(done, "{choice}");
+        Ok(())
+    })?;
+    load.without_failure()?;
+    load.reset()?;
+    eventually("Envoy has answered", || {
+        let seen = load.without_failure()?;
+        ensure!(seen.answers.values().sum::<u64>() > 100, "{seen:?}");
+        Ok(())
+    })
 }
 
 /// The working set of a container in the only pod of an application, in bytes, as the kubelet sees it.
