@@ -38,6 +38,12 @@ pub(super) const SCENARIOS: &[Scenario] = &[
     },
 ];
 
+/// The status of the sidecar of an application.
+fn status(space: &Namespace, app: &str) -> anyhow::Result<Value> {
+    // The chart sets the port.
+    ask(space, app, "http://127.0.0.1:20600/status")
+}
+
 fn upstreams_are_reached_by_mutual_tls(space: &Namespace) -> anyhow::Result<()> {
     speaks_http(space, "named-api")?;
     intend(space, "named-web", "named-api", "allow")?;
@@ -132,15 +138,14 @@ fn pods_without_envoy_serve_tcp(space: &Namespace) -> anyhow::Result<()> {
     App::new("large-api").run(space)?;
     App::new("large-web").run(space)?;
     intend(space, "small-web", "large-api", "allow")?;
-    intend(space, "large-web", "large-api", "allow")?;
     ask_until_answered(space, "small-web", "http://large-api/")?;
+    intend(space, "large-web", "small-api", "allow")?;
+    ask_until_answered(space, "large-web", url)?;
     space.kubectl(&["delete", "serviceintentions/small-api"])?;
     ask_until_refused(space, "small-web", url)?;
 
     let sidecar = "consul-dataplane";
-    let status = ["legate-dataplane", "-status"];
-    let status = space.exec("deployment/small-api", sidecar, &status)?;
-    let status: Value = serde_json::from_str(&status)?;
+    let status = status(space, "small-api")?;
     ensure!(status["built_in"]["listeners"].is_array(), "{status}");
     ensure!(status["envoy"].is_null(), "{status}");
     let [small, large] = ["small-api", "large-api"].map(|app| working_set(space, app, sidecar));
@@ -160,12 +165,7 @@ fn envoy_takes_over_in_a_pod_under_load(space: &Namespace) -> anyhow::Result<()>
         .run(space)?;
     intend(space, "changed-load", "changed-api", "allow")?;
     let load = Load::start(space, "changed-load", "http://changed-api/")?;
-    let choice = || {
-        let status = ["legate-dataplane", "-status"];
-        let status = space.exec("deployment/changed-api", "consul-dataplane", &status)?;
-        let status: Value = serde_json::from_str(&status)?;
-        Ok::<_, anyhow::Error>(status["choice"].clone())
-    };
+    let choice = || Ok::<_, anyhow::Error>(status(space, "changed-api")?["choice"].clone());
     let before = choice()?;
     ensure!(before["serves"] == "builtin", "{before}");
     ensure!(before["cannot_change"].is_null(), "{before}");
