@@ -130,12 +130,19 @@ async fn rotate(mesh: &Mesh, proxies: &[&Sidecar]) {
     }
 }
 
+fn speaks(service: &str, protocol: &str) -> Value {
+    json!({"Kind": "service-defaults", "Name": service, "Protocol": protocol})
+}
+
 /// The protocol with which `api` is exported: it decides who terminates TLS at the gateway.
-async fn called_across(protocol: &str) {
+async fn called_across(protocol: &str, proxy: &'static str) {
     let mut peers = Peers::start().await;
-    let far = peers.far.add(&FAR).await;
-    let defaults = json!({"Kind": "service-defaults", "Name": "api", "Protocol": protocol});
-    peers.far.entry(defaults).await;
+    for mesh in [&mut peers.near, &mut peers.far] {
+        mesh.use_proxy(proxy);
+    }
+    peers.far.register(&FAR).await;
+    peers.far.entry(speaks("api", protocol)).await;
+    let far = peers.far.join(&FAR).await;
     peers.export(&["api"]).await;
     peers.intend("allow").await;
     let far_gateway = peers
@@ -147,6 +154,7 @@ async fn called_across(protocol: &str) {
         .add_gateway("mesh-gateway", "near-gateway", json!({}))
         .await;
     peers.near.register(&WEB).await;
+    peers.near.entry(speaks("web", protocol)).await;
     peers.call_in("remote").await;
     let web = peers.near.join(&WEB).await;
     peers.answers(200, "far").await;
@@ -206,20 +214,24 @@ async fn refused(peers: &Peers) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_http_service_is_called_across() {
-    called_across("http").await;
+    called_across("http", "envoy").await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_tcp_service_is_called_across() {
-    called_across("tcp").await;
+    called_across("tcp", "envoy").await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_tcp_service_is_called_across_without_envoy() {
+    called_across("tcp", "builtin").await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn callers_fail_over_to_a_peer_and_back() {
     let mut peers = Peers::start().await;
     for mesh in [&peers.near, &peers.far] {
-        let defaults = json!({"Kind": "service-defaults", "Name": "api", "Protocol": "http"});
-        mesh.entry(defaults).await;
+        mesh.entry(speaks("api", "http")).await;
     }
     peers.export(&["api"]).await;
     peers.intend("allow").await;
@@ -240,6 +252,20 @@ async fn callers_fail_over_to_a_peer_and_back() {
     ];
     peers.answers(200, "api").await;
     peers.near.check("api", "critical").await;
+    peers.answers(200, "far").await;
+    peers.near.check("api", "passing").await;
+    peers.answers(200, "api").await;
+
+    // Without a resolver, the default group of the partition says where.
+    let resolver = "/v1/config/service-resolver/api";
+    peers.near.api(Method::DELETE, resolver, None).await;
+    peers.near.check("api", "critical").await;
+    refused(&peers).await;
+    let group = json!({
+        "Kind": "sameness-group", "Name": "everywhere", "DefaultForFailover": true, "IncludeLocal": true,
+        "Members": [{"Partition": "default"}, {"Peer": "far"}],
+    });
+    peers.near.entry(group).await;
     peers.answers(200, "far").await;
     peers.near.check("api", "passing").await;
     peers.answers(200, "api").await;

@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use legate_model::{
     HttpMatch, Locality, MeshGatewayMode, Protocol, ProxyDefaults, Route, RouteDestination,
-    RouteMatch, ServiceDefaults, ServiceName, ServiceResolver, ServiceRouter, ServiceSplitter,
-    Split, Tenancy, TrustDomain,
+    RouteMatch, SamenessGroup, ServiceDefaults, ServiceName, ServiceResolver, ServiceRouter,
+    ServiceSplitter, Split, Tenancy, TrustDomain,
 };
 
 use crate::chain::{Chain, Node, NodeKind, Nodes, RouteStep, SplitStep, Target};
@@ -32,6 +32,10 @@ pub trait Entries {
     fn defaults(&self, service: &ServiceName) -> Option<ServiceDefaults>;
     /// The `proxy-defaults` of a partition.
     fn proxy_defaults(&self, tenancy: &Tenancy) -> Option<ProxyDefaults>;
+    /// The `sameness-group` of a partition to whose members services fail over by default, if there is one.
+    fn default_sameness_group(&self, _: &Tenancy) -> Option<SamenessGroup> {
+        None
+    }
     /// Where a peer of a partition is, if that is known.
     fn peer_locality(&self, _: &Tenancy, _peer: &str) -> Option<Locality> {
         None
@@ -87,7 +91,8 @@ struct Compiler<'a> {
     entries: &'a dyn Entries,
     /// Entries already read, so that each is read once.
     proxy_defaults: BTreeMap<Arc<str>, Option<Arc<ProxyDefaults>>>,
-    resolvers: BTreeMap<ServiceName, Arc<ServiceResolver>>,
+    resolvers: BTreeMap<ServiceName, Option<Arc<ServiceResolver>>>,
+    group: Option<Option<Arc<SamenessGroup>>>,
     defaults: BTreeMap<ServiceName, Option<Arc<ServiceDefaults>>>,
     nodes: Nodes,
     targets: BTreeMap<String, Box<Target>>,
@@ -110,6 +115,7 @@ impl<'a> Compiler<'a> {
             entries,
             proxy_defaults: BTreeMap::new(),
             resolvers: BTreeMap::new(),
+            group: None,
             defaults: BTreeMap::new(),
             nodes: Nodes::new(),
             targets: BTreeMap::new(),

@@ -5,8 +5,8 @@ mod generated;
 use std::collections::BTreeMap;
 
 use legate_model::{
-    Locality, LocalityMode, ProxyDefaults, ServiceDefaults, ServiceName, ServiceResolver,
-    ServiceRouter, ServiceSplitter, Tenancy, TrustDomain,
+    Locality, LocalityMode, ProxyDefaults, SamenessGroup, ServiceDefaults, ServiceName,
+    ServiceResolver, ServiceRouter, ServiceSplitter, Tenancy, TrustDomain,
 };
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
@@ -57,6 +57,12 @@ impl Entries for Written {
     fn proxy_defaults(&self, tenancy: &Tenancy) -> Option<ProxyDefaults> {
         let name = ServiceName::new(&tenancy.of_partition(), "global");
         self.read("proxy-defaults", &name)
+    }
+    fn default_sameness_group(&self, tenancy: &Tenancy) -> Option<SamenessGroup> {
+        self.read(
+            "sameness-group",
+            &ServiceName::new(&tenancy.of_partition(), "group"),
+        )
     }
     fn peer_locality(&self, _: &Tenancy, peer: &str) -> Option<Locality> {
         let region = format!("r of {peer}");
@@ -599,4 +605,107 @@ fn locality_preference_comes_from_the_resolver_or_else_the_defaults() {
     );
     let none = resolver("web", json!({"PrioritizeByLocality": {"Mode": "none"}}));
     assert_eq!(mode(&[usual, none]), Some(LocalityMode::None));
+}
+
+/// A default group with these members.
+fn group(members: Value) -> Value {
+    json!({
+        "Kind": "sameness-group", "Name": "group", "DefaultForFailover": true, "Members": members,
+    })
+}
+
+/// The failover targets of the resolver with which a chain starts.
+fn failover_of(entries: impl IntoIterator<Item = Value>) -> Vec<String> {
+    let chain = chain(entries).unwrap();
+    let NodeKind::Resolver(resolver) = &chain.nodes[&chain.start_node].kind else {
+        panic!("{chain:?}");
+    };
+    assert_eq!(resolver.target, "web.default.default.dc1");
+    let failover = resolver.failover.as_ref();
+    let targets = failover.map_or_else(Vec::new, |failover| failover.targets.clone());
+    // A chain with failover is none that callers may do without.
+    assert_eq!(chain.default, targets.is_empty() && resolver.default);
+    for id in &targets {
+        assert!(chain.targets.contains_key(id), "{chain:?}");
+    }
+    targets
+}
+
+#[test]
+fn a_service_without_a_resolver_fails_over_to_the_default_group_in_its_order() {
+    let members = json!([
+        {"Peer": "West"}, {"Partition": "default"}, {"Partition": "shop"}, {"Peer": "east"},
+    ]);
+    let expected = [
+        "web.default.default.external.west",
+        "web.default.shop.dc1",
+        "web.default.default.external.east",
+    ];
+    assert_eq!(failover_of([group(members.clone())]), expected);
+    assert_eq!(failover_of([group(json!([]))]), [""; 0]);
+    // A resolver of the service says itself where it fails over, even if it says nothing.
+    let own = resolver("web", json!({"ConnectTimeout": "3s"}));
+    assert_eq!(failover_of([own, group(members.clone())]), [""; 0]);
+    let own = resolver(
+        "web",
+        json!({"Failover": {"*": {"Targets": [{"Peer": "north"}]}}}),
+    );
+    let expected = ["web.default.default.external.north"];
+    assert_eq!(failover_of([own, group(members)]), expected);
+}
+
+#[test]
+fn a_member_that_cannot_be_used_is_left_out() {
+    let members = group(json!([{"Partition": "shop"}, {"Partition": "depot"}, {"Peer": "east"}]));
+    let in_partition = |partition: &str, mut entry: Value| {
+        entry["Partition"] = json!(partition);
+        entry
+    };
+    let http = in_partition(
+        "shop",
+        entry("service-defaults", "web", json!({"Protocol": "http"})),
+    );
+    // Its redirects apply, and one to where callers are already is no failover.
+    let back = json!({"Redirect": {"Service": "web", "Partition": "default"}});
+    let back = in_partition("depot", resolver("web", back));
+    let expected = ["web.default.default.external.east"];
+    assert_eq!(failover_of([members.clone(), http, back]), expected);
+    let circle = json!({"Redirect": {"Service": "api"}});
+    let circle = in_partition("shop", resolver("web", circle));
+    let back = json!({"Redirect": {"Service": "web"}});
+    let back = in_partition("shop", resolver("api", back));
+    let expected = ["web.default.depot.dc1", "web.default.default.external.east"];
+    assert_eq!(failover_of([members, circle, back]), expected);
+}
+
+#[test]
+fn the_default_group_is_for_services_of_its_partition() {
+    let members = group(json!([{"Peer": "east"}]));
+    let away = |to: Value| resolver("web", json!({"Redirect": to}));
+    let has_peer = |entries: Vec<Value>| {
+        let chain = chain(entries).unwrap();
+        chain
+            .targets
+            .values()
+            .filter(|target| !target.peer.is_empty())
+            .count()
+    };
+    // It is the service at the end of redirects that counts.
+    assert_eq!(
+        has_peer(vec![members.clone(), away(json!({"Service": "api"}))]),
+        1
+    );
+    let shop = away(json!({"Service": "api", "Partition": "shop"}));
+    assert_eq!(has_peer(vec![members.clone(), shop]), 0);
+    let peer = away(json!({"Service": "api", "Peer": "west"}));
+    assert_eq!(has_peer(vec![members.clone(), peer]), 1);
+    let external = entry(
+        "service-defaults",
+        "web",
+        json!({"ExternalSNI": "web.example.com"}),
+    );
+    assert_eq!(has_peer(vec![members.clone(), external]), 0);
+    // Each destination of a split fails over by itself.
+    let split = splits("web", &[(50.0, "", ""), (50.0, "api", "")]);
+    assert_eq!(has_peer(vec![members, http(), split]), 2);
 }

@@ -13,8 +13,8 @@ use legate_discovery_chain::{
 };
 use legate_model::{
     CheckServiceNode, ConfigEntry, ConfigKind, Locality, PeerTrustBundle, Protocol, ProxyDefaults,
-    ServiceDefaults, ServiceKind, ServiceName, ServiceResolver, ServiceRouter, ServiceSplitter,
-    Subset, Tenancy, TrustDomain,
+    SamenessGroup, ServiceDefaults, ServiceKind, ServiceName, ServiceResolver, ServiceRouter,
+    ServiceSplitter, Subset, Tenancy, TrustDomain,
 };
 use legate_store::ReadTxn;
 use tracing::warn;
@@ -415,6 +415,15 @@ impl Entries for StoredEntries<'_, '_> {
 
     fn proxy_defaults(&self, tenancy: &Tenancy) -> Option<ProxyDefaults> {
         stored!(self, ProxyDefaults, tenancy, ProxyDefaults::NAME)
+    }
+
+    fn default_sameness_group(&self, tenancy: &Tenancy) -> Option<SamenessGroup> {
+        let groups = |txn: &ReadTxn<'_>| txn.config_entries(ConfigKind::SamenessGroup);
+        let groups = self.0.in_tenancy(&tenancy.of_partition(), groups);
+        groups.iter().find_map(|entry| match &**entry {
+            ConfigEntry::SamenessGroup(group) if group.default_for_failover => Some(group.clone()),
+            _ => None,
+        })
     }
 
     fn peer_locality(&self, tenancy: &Tenancy, peer: &str) -> Option<Locality> {

@@ -4,7 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use legate_model::{
-    FailoverTarget, MeshGatewayMode, ServiceName, ServiceResolver, TenancyName, WILDCARD,
+    FailoverTarget, MeshGatewayMode, SamenessGroupMember, ServiceName, ServiceResolver,
+    TenancyName, WILDCARD,
 };
 
 use super::Compiler;
@@ -45,20 +46,11 @@ impl Compiler<'_> {
             return Ok(key);
         }
         self.complete(&mut target, &entry)?;
-        let others = self.failover(&target, &entry);
         let section = section_of(&entry, &target.service_subset);
         let policy = section.and_then(|section| section.policy.clone());
         let connect_timeout = target.connect_timeout;
+        let ids = self.failover_of(&target, &entry)?;
         self.retain(target);
-        let mut ids = Vec::with_capacity(others.len());
-        for other in others {
-            // Redirects and default subsets of the failover target apply; its own failover does
-            // not.
-            let (mut other, entry) = self.redirected(other)?;
-            self.complete(&mut other, &entry)?;
-            ids.push(other.id.clone());
-            self.retain(other);
-        }
         let failover = (!ids.is_empty()).then_some(Failover {
             targets: ids,
             policy,
@@ -68,12 +60,72 @@ impl Compiler<'_> {
         };
         Ok(self.add(Node {
             kind: NodeKind::Resolver(Resolver {
+                // Failover by default is one that the service has, too.
+                default: resolver.default && failover.is_none(),
                 connect_timeout,
                 failover,
                 ..resolver
             }),
             ..node
         }))
+    }
+
+    /// Compiles the targets to which a target fails over, and returns their ids.
+    fn failover_of(
+        &mut self,
+        target: &Target,
+        entry: &ServiceResolver,
+    ) -> Result<Vec<String>, ChainError> {
+        let mut ids = Vec::new();
+        for other in self.failover(target, entry) {
+            ids.push(self.failover_target(other)?);
+        }
+        for member in self.members(target) {
+            // One that cannot be used, such as with another protocol, is left out: no entry of the service names it.
+            if let Ok(id) = self.failover_target(member)
+                && id != target.id
+                && !ids.contains(&id)
+            {
+                ids.push(id);
+            }
+        }
+        Ok(ids)
+    }
+
+    /// Compiles a failover target. Its redirects and default subsets apply; its own failover does not.
+    fn failover_target(&mut self, target: Target) -> Result<String, ChainError> {
+        let (mut target, entry) = self.redirected(target)?;
+        self.complete(&mut target, &entry)?;
+        let id = target.id.clone();
+        self.retain(target);
+        Ok(id)
+    }
+
+    /// The members of the partition's default sameness group, as targets, if the target has no resolver of its own.
+    fn members(&mut self, target: &Target) -> Vec<Target> {
+        let own = &self.request.service.tenancy;
+        let is_own = target.peer.is_empty() && target.tenancy.partition == own.partition;
+        let service = target.service_name();
+        if !is_own || target.external || self.stored_resolver(&service).is_some() {
+            return Vec::new();
+        }
+        let read = || self.entries.default_sameness_group(own).map(Arc::new);
+        let Some(group) = self.group.get_or_insert_with(read).clone() else {
+            return Vec::new();
+        };
+        let namespace = target.tenancy.shown_namespace();
+        let as_target = |member: &SamenessGroupMember| {
+            let partition = member.partition.parse().ok()?;
+            let change = Change {
+                peer: &member.peer,
+                partition: Some(&partition),
+                namespace: Some(&namespace),
+                ..Change::default()
+            };
+            Some(self.changed(target, &change))
+        };
+        let members = group.members.iter().filter_map(as_target);
+        members.filter(|member| member.id != target.id).collect()
     }
 
     fn retain(&mut self, target: Target) {
@@ -138,15 +190,19 @@ impl Compiler<'_> {
     }
 
     fn resolver_of(&mut self, service: &ServiceName) -> Arc<ServiceResolver> {
-        let entry = self.resolvers.entry(service.clone());
-        let entry = entry.or_insert_with(|| {
-            let none = || ServiceResolver {
+        let none = || {
+            Arc::new(ServiceResolver {
                 name: service.name.as_ref().to_owned(),
                 ..ServiceResolver::default()
-            };
-            Arc::new(self.entries.resolver(service).unwrap_or_else(none))
-        });
-        Arc::clone(entry)
+            })
+        };
+        self.stored_resolver(service).unwrap_or_else(none)
+    }
+
+    fn stored_resolver(&mut self, service: &ServiceName) -> Option<Arc<ServiceResolver>> {
+        let read = || self.entries.resolver(service).map(Arc::new);
+        let entry = self.resolvers.entry(service.clone());
+        entry.or_insert_with(read).clone()
     }
 
     /// The target after the change. Another service drops the subset, and a peer drops the datacenter and the

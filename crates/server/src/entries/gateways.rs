@@ -45,7 +45,7 @@ pub(super) fn refuse_clash(state: &ReadTxn<'_>, entry: &ConfigEntry) -> Result<(
     }
 }
 
-/// A partition or cluster peer may be in one sameness group only.
+/// A partition or cluster peer may be in one sameness group only, and one group may be the default.
 fn refuse_shared(state: &ReadTxn<'_>, group: &SamenessGroup) -> Result<(), ApiError> {
     for other in state.config_entries(ConfigKind::SamenessGroup) {
         let ConfigEntry::SamenessGroup(other) = &*other else {
@@ -53,6 +53,12 @@ fn refuse_shared(state: &ReadTxn<'_>, group: &SamenessGroup) -> Result<(), ApiEr
         };
         if other.name == group.name {
             continue;
+        }
+        if group.default_for_failover && other.default_for_failover {
+            return Err(ApiError::bad_request(format!(
+                "the group {:?} is the default for failover already, {:?} cannot be, too: change that one first",
+                other.name, group.name
+            )));
         }
         let shared = group.members.iter().find(|one| other.members.contains(one));
         if let Some(member) = shared {

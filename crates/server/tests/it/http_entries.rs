@@ -50,7 +50,7 @@ async fn every_kind_is_written_read_and_removed() {
         let written = client.put("/v1/config", &entry).await;
         assert_eq!(written.json(), true, "{kind}");
         let unserved = match kind {
-            "sameness-group" | "control-plane-request-limit" => "Kind",
+            "control-plane-request-limit" => "Kind",
             _ => "",
         };
         assert_eq!(written.header("x-legate-not-served"), unserved, "{kind}");
@@ -234,6 +234,32 @@ async fn a_cluster_is_in_one_group() {
     client.write("/v1/config", &group("a")).await;
     let says = "cluster peer \"east\" is shared between groups \"a\" and \"b\"";
     refused(&client, &group("b"), says).await;
+}
+
+#[tokio::test]
+async fn services_without_a_resolver_fail_over_to_the_default_group() {
+    let (_server, client) = start(|_| {}).await;
+    let group = |name: &str, peer: &str| {
+        json!({
+            "Kind": "sameness-group", "Name": name, "DefaultForFailover": true, "IncludeLocal": true,
+            "Members": [{ "Partition": "default" }, { "Peer": peer }],
+        })
+    };
+    let targets = async || {
+        let chain = client.get("/v1/discovery-chain/web").await.json();
+        let targets = chain["Chain"]["Targets"].as_object().expect("targets");
+        targets.keys().cloned().collect::<Vec<_>>()
+    };
+    let own = "web.default.default.dc1";
+    assert_eq!(targets().await, [own]);
+    client.write("/v1/config", &group("a", "east")).await;
+    assert_eq!(targets().await, [own, "web.default.default.external.east"]);
+    let says = "the group \"a\" is the default for failover already";
+    let mut second = group("b", "west");
+    second["Members"] = json!([{ "Peer": "west" }]);
+    refused(&client, &second, says).await;
+    client.delete("/v1/config/sameness-group/a").await;
+    assert_eq!(targets().await, [own]);
 }
 
 #[tokio::test]
