@@ -1,8 +1,8 @@
 //! `builtin/wasm`: a WebAssembly filter, for HTTP requests or for TCP connections.
 
 use envoy_types::pb::envoy::config::core::v3::{
-    AsyncDataSource, BackoffStrategy, DataSource, HttpUri, RemoteDataSource, RetryPolicy,
-    async_data_source, data_source, http_uri,
+    AsyncDataSource, DataSource, HttpUri, RemoteDataSource, RetryPolicy, async_data_source,
+    data_source, http_uri,
 };
 use envoy_types::pb::envoy::config::listener::v3::Listener;
 use envoy_types::pb::envoy::extensions::filters::http::wasm::v3::Wasm as HttpWasm;
@@ -18,7 +18,7 @@ use legate_model::extension::{
 
 use super::filters;
 use super::proxy::Proxy;
-use crate::duration::proto_duration;
+use crate::duration::{self, proto_duration};
 use crate::encode;
 use crate::listener::{http_filter, network_filter};
 
@@ -127,10 +127,7 @@ fn remote(remote: &WasmRemote, proxy: &Proxy) -> Result<RemoteDataSource, String
 
 fn retry(policy: &WasmRetryPolicy) -> Option<RetryPolicy> {
     let base = policy.retry_back_off.base();
-    let back_off = base.map(|base| BackoffStrategy {
-        base_interval: Some(proto_duration(base)),
-        max_interval: policy.retry_back_off.max().map(proto_duration),
-    });
+    let back_off = base.map(|base| duration::back_off(base, policy.retry_back_off.max()));
     let times = (policy.num_retries > 0).then_some(UInt32Value {
         value: policy.num_retries,
     });

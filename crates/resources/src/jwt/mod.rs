@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use envoy_types::pb::envoy::config::core::v3::{
-    BackoffStrategy, DataSource, HttpUri, RetryPolicy, data_source, http_uri,
+    DataSource, HttpUri, RetryPolicy, data_source, http_uri,
 };
 use envoy_types::pb::envoy::config::route::v3::{RouteMatch, route_match};
 use envoy_types::pb::envoy::extensions::filters::http::jwt_authn::v3::{
@@ -29,7 +29,7 @@ use legate_model::{JwksRetryPolicy, JwtProvider, LocalJwks, RemoteJwks};
 use legate_proxycfg::JwtProviders;
 use prost::{Message, Name};
 
-use crate::duration::proto_duration;
+use crate::duration::{self, proto_duration};
 use crate::error::GenerateError;
 use crate::names;
 
@@ -189,14 +189,12 @@ fn remote_keys(provider: &str, remote: &RemoteJwks) -> Option<EnvoyRemoteJwks> {
 fn retry_policy(policy: &JwksRetryPolicy) -> RetryPolicy {
     let back_off = policy.retry_policy_back_off.as_ref();
     let back_off = back_off.filter(|back_off| !back_off.base_interval.is_zero());
-    let back_off = back_off.map(|back_off| BackoffStrategy {
-        base_interval: Some(proto_duration(back_off.base_interval)),
-        max_interval: Some(back_off.max_interval)
-            .filter(|time| !time.is_zero())
-            .map(proto_duration),
+    let pauses = back_off.map(|back_off| {
+        let max = Some(back_off.max_interval).filter(|time| !time.is_zero());
+        duration::back_off(back_off.base_interval, max)
     });
     RetryPolicy {
-        retry_back_off: back_off,
+        retry_back_off: pauses,
         num_retries: Some(UInt32Value {
             value: policy.num_retries,
         }),
