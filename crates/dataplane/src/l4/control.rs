@@ -75,7 +75,7 @@ impl Part {
     }
 }
 
-/// The answer to an order: a count, or why it was not carried out.
+/// The answer to an order: a count, of addresses that were steered or of sockets, or why it was not carried out.
 pub(crate) type Answer = Result<usize, String>;
 
 /// The end of the task.
@@ -120,8 +120,9 @@ impl Control {
     /// When it did not happen, because the kernel steers no connections, or because Envoy is gone. The proxy serves on.
     pub(crate) async fn leave(&self, serves: impl Fn() -> bool) -> Result<(), String> {
         // Envoy's are behind ours, so its first has this index until ours are closed.
-        self.order(Order::Steer(self.sockets)).await?;
-        sleep(self.settle).await;
+        if self.order(Order::Steer(self.sockets)).await? > 0 {
+            sleep(self.settle).await;
+        }
         if !serves() {
             self.order(Order::Steer(SPREAD)).await?;
             return Err("Envoy has ended".to_owned());

@@ -272,9 +272,12 @@ impl Driver {
     async fn on_order(&mut self, requests: &mpsc::Sender<FromProxy>, order: Order) -> Answer {
         match order {
             Order::Steer(index) => {
+                let mut count = 0;
                 for group in self.groups() {
                     steer(group, index).map_err(|error| format!("cannot steer: {error}"))?;
+                    count += 1;
                 }
+                return Ok(count);
             }
             Order::Open => {
                 self.stands_by = false;
@@ -308,9 +311,19 @@ impl Driver {
                 self.open(bound);
             }
             Order::CountOthers => return self.count_others().await,
-            Order::Part(part) => self.take_part(requests, part).await,
+            Order::Part(part) => {
+                self.take_part(requests, part).await;
+                let bound = self.bind(&self.config())?;
+                self.open(bound);
+                self.report();
+            }
         }
         Ok(0)
+    }
+
+    /// Whether it is about to take over from Envoy.
+    fn takes_over(&self) -> bool {
+        self.sockets_each > self.threads.len()
     }
 
     /// Closes all sockets. Open connections stay.
@@ -414,6 +427,10 @@ impl Driver {
             }
             let own = self.sockets.get(&listener.name);
             if own.is_some_and(|own| own.address == listener.address) {
+                continue;
+            }
+            // Envoy listens there already. All of its sockets have to be behind those of this proxy, or before them.
+            if self.part == Part::Observes && !self.takes_over() {
                 continue;
             }
             let sockets = listen::bind(&listener.address, self.sockets_each);

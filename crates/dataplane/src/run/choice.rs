@@ -171,10 +171,10 @@ impl Choice {
                 self.phase = Phase::Starting;
                 Some(Action::StartEnvoy)
             }
-            Phase::Starting | Phase::Waiting(_) if !needed => {
-                let started = self.phase == Phase::Starting;
+            // One that is starting may listen already, and takes over: the way back is the same for all.
+            Phase::Waiting(_) if !needed => {
                 self.serve_built_in();
-                started.then_some(Action::StopEnvoy)
+                None
             }
             Phase::Waiting(until) if now >= until => {
                 self.phase = Phase::Starting;

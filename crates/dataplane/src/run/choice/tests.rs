@@ -76,13 +76,17 @@ fn an_envoy_that_does_not_start_is_tried_again_and_said_after_a_minute() {
 }
 
 #[test]
-fn an_envoy_that_is_not_needed_any_more_is_stopped_before_it_takes_over() {
+fn an_envoy_that_is_not_needed_any_more_takes_over_and_gives_back() {
     let now = Instant::now();
     let mut choice = Choice::new(RETURN_AFTER);
     choice.handle(needs(), now);
-    assert_eq!(choice.handle(Event::Fits, now), Some(Action::StopEnvoy));
-    assert_eq!(choice.handle(Event::EnvoyServes, now), None);
-    assert_eq!(choice.phase(), Phase::BuiltIn);
+    assert_eq!(choice.handle(Event::Fits, now), None);
+    assert_eq!(
+        choice.handle(Event::EnvoyServes, now),
+        Some(Action::ToEnvoy)
+    );
+    assert_eq!(choice.handle(Event::Changed, now), None);
+    assert_eq!(choice.due(), Some(now + RETURN_AFTER));
 }
 
 #[test]
