@@ -159,8 +159,10 @@ fn pods_without_envoy_serve_tcp(space: &Namespace) -> anyhow::Result<()> {
 
 /// With the seccomp profile of the runtime, which the injector sets.
 fn envoy_takes_over_in_a_pod_under_load(space: &Namespace) -> anyhow::Result<()> {
+    // With the transparent proxy, an intention of another scenario for all callers may need Envoy, too.
     App::new("changed-api")
         .annotation("sidecar-proxy-kind", "auto")
+        .annotation("transparent-proxy", "false")
         .annotation("connect-service-upstreams", "changed-other:1234")
         .run(space)?;
     intend(space, "changed-load", "changed-api", "allow")?;
