@@ -22,6 +22,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use axum::Router;
+use axum::body::Body;
 use axum::extract::{Request, State};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
@@ -173,15 +174,23 @@ const CHANGES: [&str; 6] = [
     "/reset_counters",
 ];
 
+/// Those of them that hold also after the other proxy has taken over.
+const STAYS: [&str; 3] = ["/drain_listeners", "/healthcheck/fail", "/healthcheck/ok"];
+
 async fn answer(State(admin): State<Arc<Admin>>, request: Request) -> Response {
     let envoy = *admin.envoy.borrow();
-    match envoy {
+    let path = request.uri().path();
+    let Some(envoy) = envoy.filter(|_| path != "/quitquitquit") else {
         // The end of Envoy alone is not what the caller means.
-        Some(envoy) if request.uri().path() != "/quitquitquit" => {
-            forward::call(envoy, request).await
-        }
-        _ => own(admin, request).await.into_response(),
+        return own(admin, request).await.into_response();
+    };
+    if STAYS.contains(&path) {
+        let mut same = Request::new(Body::empty());
+        same.method_mut().clone_from(request.method());
+        same.uri_mut().clone_from(request.uri());
+        own(admin, same).await;
     }
+    forward::call(envoy, request).await
 }
 
 async fn own(admin: Arc<Admin>, request: Request) -> Page {

@@ -129,6 +129,11 @@ impl BuiltIn {
             .send_modify(|current| *current = draining.max(*current));
     }
 
+    /// Whether some listeners accept no connections any more.
+    pub(crate) fn is_draining(&self) -> bool {
+        self.draining() != Draining::No
+    }
+
     /// Which listeners accept no connections any more.
     pub(crate) fn draining(&self) -> Draining {
         *self.draining.borrow()
@@ -140,7 +145,7 @@ impl BuiltIn {
         let listeners = serving.listeners.values();
         serde_json::json!({
             "connections": self.connections(),
-            "draining": self.draining() != Draining::No,
+            "draining": self.is_draining(),
             "threads": self.threads,
             "listeners": listeners.map(|one| one.spec.address.to_string()).collect::<Vec<_>>(),
             "clusters": serving.clusters.len(),

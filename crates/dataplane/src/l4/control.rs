@@ -1,5 +1,5 @@
-//! How the proxy is told to take its addresses over from an Envoy of the same user, and to leave them to it, without a
-//! lost connection.
+//! The change from the built-in proxy to an Envoy of the same user and back, without a lost connection: the steps in
+//! which one takes the addresses over from the other.
 //!
 //! An Envoy has as many sockets of an address as the proxy has data threads, N. While both have sockets of an address,
 //! each accepts what the kernel gives it, and serves it by the same rules.
@@ -12,7 +12,7 @@ use legate_envoy::admin::AdminClient;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::{Instant, sleep};
 
-use super::steer::SPREAD;
+use super::steer::Steering;
 use crate::relay::Role;
 
 /// How long connections that have begun may take to reach the queue of their socket: two repetitions of a packet.
@@ -39,8 +39,8 @@ pub(crate) enum Fit {
 /// An order to the task of the proxy.
 #[derive(Debug)]
 pub(crate) enum Order {
-    /// Which socket of each address gets new connections.
-    Steer(u32),
+    /// Which sockets of each address get new connections.
+    Steer(Steering),
     /// Opens sockets for all listeners, one more of each than usual.
     Open,
     /// Closes the first socket of each listener.
@@ -103,7 +103,7 @@ impl Control {
         let control = Control {
             fit: seen,
             orders: sender,
-            sockets: u32::try_from(sockets).unwrap_or(SPREAD),
+            sockets: u32::try_from(sockets).unwrap_or(u32::MAX),
             settle,
         };
         (control, Orders { fit, orders })
@@ -120,11 +120,12 @@ impl Control {
     /// When it did not happen, because the kernel steers no connections, or because Envoy is gone. The proxy serves on.
     pub(crate) async fn leave(&self, serves: impl Fn() -> bool) -> Result<(), String> {
         // Envoy's are behind ours, so its first has this index until ours are closed.
-        if self.order(Order::Steer(self.sockets)).await? > 0 {
+        let to_envoy = Order::Steer(Steering::To(self.sockets));
+        if self.order(to_envoy).await? > 0 {
             sleep(self.settle).await;
         }
         if !serves() {
-            self.order(Order::Steer(SPREAD)).await?;
+            self.order(Order::Steer(Steering::Spread)).await?;
             return Err("Envoy has ended".to_owned());
         }
         self.order(Order::CloseAll).await?;
@@ -138,29 +139,48 @@ impl Control {
     pub(crate) async fn take(&self, admin: AdminClient) -> Result<(), String> {
         self.order(Order::Open).await?;
         // Ours are behind Envoy's, so our first has this index, and keeps it while Envoy closes its own.
-        let steered = self.order(Order::Steer(self.sockets)).await;
+        let steered = self.order(Order::Steer(Steering::To(self.sockets))).await;
         sleep(self.settle).await;
         let needs = match &*self.fit.borrow() {
             Fit::Needs(what) => Err(format!("{what} needs Envoy again")),
             _ => steered.map(drop),
         };
-        let drained = match needs {
-            Ok(()) => admin
-                .close_listeners()
-                .await
-                .map_err(|error| error.to_string()),
-            refused => refused,
-        };
-        if let Err(why) = drained {
+        if let Err(why) = self.close_envoy(needs, admin).await {
             self.give_back().await?;
             return Err(why);
         }
+        // From here on only this proxy has sockets: nothing that fails may close them.
+        if let Err(why) = self.close_one().await {
+            tracing::warn!(why, "some connections may be lost");
+        }
+        Ok(())
+    }
+
+    /// Closes Envoy's sockets, if nothing speaks against it.
+    async fn close_envoy(
+        &self,
+        allowed: Result<(), String>,
+        admin: AdminClient,
+    ) -> Result<(), String> {
+        allowed?;
+        let Err(error) = admin.close_listeners().await else {
+            return Ok(());
+        };
+        // The answer alone may be lost.
+        match self.order(Order::CountOthers).await {
+            Ok(0) => Ok(()),
+            _ => Err(error.to_string()),
+        }
+    }
+
+    /// Closes the socket of each address that was one too many.
+    async fn close_one(&self) -> Result<(), String> {
         self.wait_for_close().await?;
         // Only ours are left. The first of the group is any but the one that had all until now.
-        self.order(Order::Steer(0)).await?;
+        self.order(Order::Steer(Steering::To(0))).await?;
         sleep(self.settle).await;
         self.order(Order::CloseFirst).await?;
-        self.order(Order::Steer(SPREAD)).await?;
+        self.order(Order::Steer(Steering::Spread)).await?;
         Ok(())
     }
 
@@ -180,14 +200,15 @@ impl Control {
         self.order(Order::Inbound(accepts)).await.map(drop)
     }
 
-    /// Closes the sockets that were opened beside Envoy's.
+    /// Closes the sockets that were opened in addition to Envoy's.
     async fn give_back(&self) -> Result<(), String> {
-        // Fails where the kernel steers none; then some connections may be lost.
-        let _ = self.order(Order::Steer(0)).await;
+        // It stays in effect: there is no socket of this proxy any more that could take it back. Fails where the kernel
+        // steers none; then some connections may be lost.
+        let _ = self
+            .order(Order::Steer(Steering::Among(self.sockets)))
+            .await;
         sleep(self.settle).await;
-        self.order(Order::CloseAll).await?;
-        self.order(Order::Steer(SPREAD)).await?;
-        Ok(())
+        self.order(Order::CloseAll).await.map(drop)
     }
 
     /// Waits until Envoy's sockets are closed.

@@ -271,10 +271,10 @@ impl Driver {
 
     async fn on_order(&mut self, requests: &mpsc::Sender<FromProxy>, order: Order) -> Answer {
         match order {
-            Order::Steer(index) => {
+            Order::Steer(steering) => {
                 let mut count = 0;
                 for group in self.groups() {
-                    steer(group, index).map_err(|error| format!("cannot steer: {error}"))?;
+                    steer(group, steering).map_err(|error| format!("cannot steer: {error}"))?;
                     count += 1;
                 }
                 return Ok(count);

@@ -1,4 +1,4 @@
-//! Which of the sockets of one address gets new connections: a program of one instruction in the kernel.
+//! Which of the sockets of one address get new connections: a program of one or three instructions in the kernel.
 //!
 //! Sockets of one user that listen at one address with `SO_REUSEPORT` are a group, in the order in which they began to
 //! listen. Of a closed one the last of the group takes the place. The program belongs to the group, whichever process
@@ -8,31 +8,57 @@ use std::io::{self, BufRead, BufReader, ErrorKind};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::AsFd;
 
-use nix::libc::{BPF_K, BPF_RET, sock_filter, sock_fprog};
+use nix::libc::{
+    BPF_A, BPF_ABS, BPF_ALU, BPF_K, BPF_LD, BPF_MOD, BPF_RET, BPF_W, SKF_AD_OFF, SKF_AD_RANDOM,
+    sock_filter, sock_fprog,
+};
 use nix::sys::socket::{setsockopt, sockopt};
 
 use super::listen;
 
-/// An index that no group has: the kernel spreads connections over all of its sockets.
-pub(super) const SPREAD: u32 = 65_535;
+/// Which sockets of a group get new connections.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Steering {
+    /// All, as the kernel spreads them.
+    Spread,
+    /// The one with this index. Without such a socket it is as [`Steering::Spread`].
+    To(u32),
+    /// The first ones, so many, at random.
+    Among(u32),
+}
+
+/// An index that no group has.
+const NONE: u32 = 65_535;
 
 /// Connections that the test makes with each program.
 const PROBES: usize = 8;
 
-/// Gives all new connections of the group of `member` to its socket with this index.
+/// Steers the new connections of the group of `member`.
 ///
 /// # Errors
 /// When the kernel has no such program, or the socket does not listen.
-pub(super) fn steer(member: &impl AsFd, index: u32) -> io::Result<()> {
-    let mut instruction = sock_filter {
-        code: u16::try_from(BPF_RET | BPF_K).unwrap_or_default(),
+pub(super) fn steer(member: &impl AsFd, steering: Steering) -> io::Result<()> {
+    let one = |code: u32, k: u32| sock_filter {
+        code: u16::try_from(code).unwrap_or_default(),
         jt: 0,
         jf: 0,
-        k: index,
+        k,
+    };
+    let mut program = match steering {
+        Steering::Spread => vec![one(BPF_RET | BPF_K, NONE)],
+        Steering::To(index) => vec![one(BPF_RET | BPF_K, index)],
+        Steering::Among(count) => vec![
+            one(
+                BPF_LD | BPF_W | BPF_ABS,
+                (SKF_AD_OFF + SKF_AD_RANDOM).cast_unsigned(),
+            ),
+            one(BPF_ALU | BPF_MOD | BPF_K, count.max(1)),
+            one(BPF_RET | BPF_A, 0),
+        ],
     };
     let program = sock_fprog {
-        len: 1,
-        filter: &raw mut instruction,
+        len: u16::try_from(program.len()).unwrap_or_default(),
+        filter: program.as_mut_ptr(),
     };
     Ok(setsockopt(member, sockopt::AttachReusePortCbpf, &program)?)
 }
@@ -49,7 +75,7 @@ pub(crate) fn can_steer() -> Result<(), String> {
     let address = first.local_addr().map_err(failed)?;
     let second = listener(address).map_err(failed)?;
     for (index, expected) in [(1, &second), (0, &first)] {
-        steer(&first, index).map_err(failed)?;
+        steer(&first, Steering::To(index)).map_err(failed)?;
         for _ in 0..PROBES {
             let stream = TcpStream::connect(address).map_err(failed)?;
             let accepted = expected.accept();
@@ -107,6 +133,27 @@ mod tests {
     #[test]
     fn connections_go_where_they_are_steered() {
         can_steer().unwrap();
+    }
+
+    #[test]
+    fn connections_go_to_some_of_the_first_sockets() {
+        let [a, b, c] = rand::random();
+        let first = listener(([127, a, b, c], 0).into()).unwrap();
+        let address = first.local_addr().unwrap();
+        let others = [listener(address).unwrap(), listener(address).unwrap()];
+        steer(&first, Steering::Among(2)).unwrap();
+        let mut seen = [0, 0];
+        // One of two gets none of 64 in one of 2^63 runs.
+        for _ in 0..64 {
+            let _stream = TcpStream::connect(address).unwrap();
+            match (first.accept(), others[0].accept()) {
+                (Ok(_), Err(_)) => seen[0] += 1,
+                (Err(_), Ok(_)) => seen[1] += 1,
+                accepted => panic!("{accepted:?}"),
+            }
+        }
+        assert!(seen[0] > 0 && seen[1] > 0, "{seen:?}");
+        assert!(others[1].accept().is_err());
     }
 
     #[test]

@@ -14,20 +14,20 @@ use legate_api::dataplane::GetEnvoyBootstrapParamsResponse;
 use legate_envoy::admin::AdminClient;
 use legate_envoy::bootstrap::BootstrapInputs;
 use legate_envoy::supervision::{self, EnvoyConfig, Handle, Report};
-use legate_runtime::{ReadyHandle, heap};
+use legate_runtime::ReadyHandle;
 use serde_json::json;
 use tokio::sync::watch;
 use tokio::task::spawn_blocking;
 use tokio::time::{Instant, sleep_until};
 
 use self::envoy::{News, Running, next_of_envoy};
-use super::built_in::{self, expose, needs_envoy, node, options, pages};
+use super::built_in::{self, expose, needs_envoy, node, pages};
 use super::choice::{Action, Choice, Event, Phase};
 use super::desired::{Desired, failed};
 use super::ending::Ending;
 use super::exposition::Exposition;
 use super::process::Process;
-use super::sidecar::{Sidecar, announce_ready, parameters, show};
+use super::sidecar::{Sidecar, announce_ready, parameters, relay, show};
 use crate::bootstrap;
 use crate::l4::{BuiltIn, Control, Fit, Part, can_steer};
 use crate::leave::Drainer;
@@ -36,24 +36,14 @@ use crate::relay::Relay;
 use crate::signals::Urgency;
 use crate::telemetry::Stage;
 
-/// How many such Envoys there may be. The oldest one ends for another.
+/// How many Envoys that get no new connections there may be. The oldest one ends for another.
 const LINGERING: usize = 2;
 
 /// Runs until a stop is requested.
 pub(super) async fn run(sidecar: Sidecar, process: &mut Process) -> anyhow::Result<()> {
-    let threads = options(&process.settings).threads;
-    heap::configure(i32::try_from(threads + 1).unwrap_or(i32::MAX));
-    let ready = process.readiness.register("proxy");
-    ready.pending("not started yet: it needs the proxy's parameters from a server");
+    let (built_in, ready) = built_in::create(process);
     let spawner = process.work.spawner();
-    let relay = Relay::start(
-        sidecar.listener,
-        process.session.clone(),
-        process.readiness.register("configuration"),
-        sidecar.metrics,
-        &spawner,
-    );
-    let built_in = BuiltIn::new(&options(&process.settings));
+    let relay = relay(process, sidecar.listener, sidecar.metrics);
     let report = watch::Sender::new(Report::default());
     let shown = watch::Sender::new(json!(null));
     let mut status = process.status(Some(relay.clone()), Some(report.subscribe()));
@@ -110,7 +100,7 @@ pub(super) async fn run(sidecar: Sidecar, process: &mut Process) -> anyhow::Resu
     let outcome = auto.serve(process).await;
     let stopping = process.readiness.register("end");
     stopping.pending("stopping");
-    auto.end(process).await;
+    auto.end(process, outcome.is_ok()).await;
     exposition.stop().await;
     outcome
 }
@@ -235,7 +225,11 @@ impl Auto {
             let failed = match action {
                 Action::StartEnvoy => self.start_envoy(process).err(),
                 Action::StopEnvoy => {
-                    self.linger();
+                    self.end_envoy(Running::stop);
+                    None
+                }
+                Action::DrainEnvoy => {
+                    self.end_envoy(Running::linger);
                     None
                 }
                 Action::ToEnvoy => {
@@ -277,19 +271,22 @@ impl Auto {
         Ok(())
     }
 
-    /// Lets Envoy end once its connections have.
-    fn linger(&mut self) {
+    /// Lets Envoy end in this way.
+    fn end_envoy<E>(&mut self, end: impl FnOnce(Running) -> E)
+    where
+        E: Future<Output = ()> + Send + 'static,
+    {
         let Some(envoy) = self.envoy.take() else {
             return;
         };
         self.forget_envoy();
         let number = self.handles.last().map_or(0, |(last, _)| last + 1);
         self.handles.push((number, envoy.handle.clone()));
-        if self.handles.len() > LINGERING {
-            self.handles[0].1.stop();
+        for (_, oldest) in self.handles.iter().rev().skip(LINGERING) {
+            oldest.stop();
         }
         self.lingering
-            .push(envoy.linger().map(move |()| number).boxed());
+            .push(end(envoy).map(move |()| number).boxed());
     }
 
     fn change_to_envoy(&mut self) {
@@ -297,13 +294,19 @@ impl Auto {
             return;
         };
         let (admin, report) = (envoy.admin, envoy.report.clone());
-        let control = self.control.clone();
+        let (control, built_in) = (self.control.clone(), self.built_in.clone());
         self.change = Some(Box::pin(async move {
-            envoy::listens(AdminClient::new(admin)).await;
-            match control {
-                Some(control) => control.leave(|| report.borrow().ready()).await,
-                None => Ok(()),
+            let admin = AdminClient::new(admin);
+            envoy::listens(admin).await;
+            if let Some(control) = control {
+                control.leave(|| report.borrow().ready()).await?;
             }
+            if built_in.is_draining()
+                && let Err(error) = admin.close_inbound_listeners().await
+            {
+                tracing::warn!(%error, "inbound connections are accepted again");
+            }
+            Ok(())
         }));
     }
 
@@ -372,12 +375,18 @@ impl Auto {
         }));
     }
 
-    /// Ends all proxies.
-    async fn end(mut self, process: &mut Process) {
+    /// Ends all proxies, with the time that connections have for it if the end was requested.
+    async fn end(mut self, process: &mut Process, requested: bool) {
         let mut signals = process.signals.clone();
         let mut handles: Vec<_> = self.handles.into_iter().map(|(_, handle)| handle).collect();
         let mut ends: Vec<BoxFuture<'static, ()>> = Vec::new();
         let urgency = signals.urgency();
+        for handle in &handles {
+            match urgency {
+                Urgency::Now => handle.kill(),
+                _ => handle.stop(),
+            }
+        }
         if let Some(envoy) = self.envoy.take() {
             let dump = process.settings.lifecycle.dump_envoy_config;
             let mut ending = Ending {
@@ -391,12 +400,6 @@ impl Auto {
             ends.push(envoy.ended.map(drop).boxed());
             handles.push(envoy.handle);
         }
-        for handle in &handles {
-            match urgency {
-                Urgency::Now => handle.kill(),
-                _ => handle.stop(),
-            }
-        }
         let lingering = self.lingering.map(drop).collect::<()>();
         let envoys = async {
             let mut ended = pin!(async { tokio::join!(join_all(ends), lingering) });
@@ -407,7 +410,12 @@ impl Auto {
             handles.iter().for_each(Handle::kill);
             ended.await;
         };
-        tokio::join!(envoys, built_in::end(process, &self.built_in));
+        let own = async {
+            if requested {
+                built_in::end(process, &self.built_in).await;
+            }
+        };
+        tokio::join!(envoys, own);
     }
 }
 

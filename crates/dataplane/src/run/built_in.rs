@@ -12,7 +12,7 @@ use legate_api::node::Node;
 use legate_envoy::admin::AdminClient;
 use legate_envoy::bootstrap::{self as envoy_bootstrap, BootstrapInputs, ProxyConfig};
 use legate_envoy::supervision;
-use legate_runtime::{file_limit, heap, http_server};
+use legate_runtime::{ReadyHandle, file_limit, heap, http_server};
 use prost::Message as _;
 use serde_json::json;
 use tokio::sync::watch;
@@ -21,12 +21,11 @@ use tokio::time::{Instant, sleep};
 use super::desired::failed;
 use super::exposition::Exposition;
 use super::process::Process;
-use super::sidecar::{Sidecar, announce_ready, parameters};
+use super::sidecar::{Sidecar, announce_ready, parameters, relay};
 use crate::bootstrap;
 use crate::l4::{BuiltIn, Options, Pages, Parts, Times};
 use crate::leave::Drainer;
 use crate::lifecycle::EnvoyControls;
-use crate::relay::Relay;
 use crate::settings::Settings;
 use crate::signals::Urgency;
 use crate::telemetry::Stage;
@@ -42,20 +41,9 @@ const LOOK: Duration = Duration::from_millis(200);
 
 /// Runs until a stop is requested.
 pub(super) async fn run(sidecar: Sidecar, process: &mut Process) -> anyhow::Result<()> {
-    // One for each data thread, and one for the rest.
-    let threads = options(&process.settings).threads;
-    heap::configure(i32::try_from(threads + 1).unwrap_or(i32::MAX));
-    let ready = process.readiness.register("proxy");
-    ready.pending("not started yet: it needs the proxy's parameters from a server");
+    let (built_in, ready) = create(process);
     let spawner = process.work.spawner();
-    let relay = Relay::start(
-        sidecar.listener,
-        process.session.clone(),
-        process.readiness.register("configuration"),
-        sidecar.metrics,
-        &spawner,
-    );
-    let built_in = BuiltIn::new(&options(&process.settings));
+    let relay = relay(process, sidecar.listener, sidecar.metrics);
     let admin = AdminClient::new(process.settings.envoy.admin);
     let (handle, _controls) = supervision::handle();
     let mut status = process.status(Some(relay.clone()), None);
@@ -92,6 +80,16 @@ pub(super) async fn run(sidecar: Sidecar, process: &mut Process) -> anyhow::Resu
     end(process, &built_in).await;
     exposition.stop().await;
     Ok(())
+}
+
+/// The built-in proxy, not started, and the readiness of the proxy.
+pub(super) fn create(process: &Process) -> (BuiltIn, ReadyHandle) {
+    let options = options(&process.settings);
+    // One for each data thread, and one for the rest.
+    heap::configure(i32::try_from(options.threads + 1).unwrap_or(i32::MAX));
+    let ready = process.readiness.register("proxy");
+    ready.pending("not started yet: it needs the proxy's parameters from a server");
+    (BuiltIn::new(&options), ready)
 }
 
 /// The admin pages. They are those of `envoy`, if one serves.

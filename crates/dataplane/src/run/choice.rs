@@ -37,8 +37,10 @@ pub(super) enum Event {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Action {
     StartEnvoy,
-    /// Envoy ends, once its connections have.
+    /// Envoy ends at once: nothing of it is needed.
     StopEnvoy,
+    /// Envoy ends once its connections have.
+    DrainEnvoy,
     /// Envoy takes over.
     ToEnvoy,
     /// The built-in proxy takes over.
@@ -78,8 +80,8 @@ pub(super) struct Choice {
     fits_since: Option<Instant>,
     last_return: Option<Instant>,
     return_after: Duration,
-    /// Whether Envoy has ended while the built-in proxy was taking over from it.
-    ended: bool,
+    /// Whether there is an Envoy that may serve.
+    runs: bool,
 }
 
 impl Choice {
@@ -93,7 +95,7 @@ impl Choice {
             fits_since: None,
             last_return: None,
             return_after,
-            ended: false,
+            runs: false,
         }
     }
 
@@ -115,7 +117,8 @@ impl Choice {
     pub(super) fn outdated(&self, now: Instant) -> Option<String> {
         let since = self.outdated_since?;
         (now >= since + OUTDATED_AFTER).then(|| {
-            let what = self.needs().unwrap_or_default();
+            // It may fit again by now, and what has come since is for the Envoy that is being started.
+            let what = self.needs().unwrap_or("an earlier configuration");
             let why = self.failure.as_deref().unwrap_or("it does not serve yet");
             format!("{what} needs Envoy, and has not been served for a minute: {why}")
         })
@@ -142,6 +145,16 @@ impl Choice {
 
     /// Handles an event.
     pub(super) fn handle(&mut self, event: Event, now: Instant) -> Option<Action> {
+        let action = self.react(event, now);
+        match action {
+            Some(Action::StartEnvoy) => self.runs = true,
+            Some(Action::StopEnvoy | Action::DrainEnvoy) => self.runs = false,
+            _ => {}
+        }
+        action
+    }
+
+    fn react(&mut self, event: Event, now: Instant) -> Option<Action> {
         match event {
             Event::Fits => self.needs = None,
             Event::Needs(what) => self.needs = Some(what),
@@ -195,13 +208,10 @@ impl Choice {
 
     fn on_ended(&mut self, why: String, now: Instant) -> Option<Action> {
         self.failure = Some(why);
+        self.runs = false;
         match self.phase {
-            // It is noticed by what is under way, if it matters there.
-            Phase::BuiltIn | Phase::ToEnvoy | Phase::Waiting(_) => None,
-            Phase::ToBuiltIn => {
-                self.ended = true;
-                None
-            }
+            // During a change it matters who has the addresses at its end.
+            Phase::BuiltIn | Phase::Waiting(_) | Phase::ToEnvoy | Phase::ToBuiltIn => None,
             Phase::Starting => {
                 self.phase = Phase::Waiting(now + RETRY);
                 None
@@ -212,6 +222,7 @@ impl Choice {
 
     fn on_changed(&mut self, now: Instant) -> Option<Action> {
         match self.phase {
+            Phase::ToEnvoy if !self.runs => Some(Action::Fail),
             Phase::ToEnvoy => {
                 self.phase = Phase::Envoy;
                 (self.outdated_since, self.failure) = (None, None);
@@ -219,8 +230,8 @@ impl Choice {
             }
             Phase::ToBuiltIn => {
                 self.serve_built_in();
-                (self.last_return, self.ended) = (Some(now), false);
-                Some(Action::StopEnvoy)
+                self.last_return = Some(now);
+                self.runs.then_some(Action::DrainEnvoy)
             }
             _ => None,
         }
@@ -231,9 +242,9 @@ impl Choice {
         match self.phase {
             Phase::ToEnvoy => {
                 self.phase = Phase::Waiting(now + RETRY);
-                Some(Action::StopEnvoy)
+                self.runs.then_some(Action::StopEnvoy)
             }
-            Phase::ToBuiltIn if self.ended => Some(Action::Fail),
+            Phase::ToBuiltIn if !self.runs => Some(Action::Fail),
             Phase::ToBuiltIn => {
                 self.phase = Phase::Envoy;
                 self.last_return = Some(now);

@@ -95,13 +95,7 @@ impl Sidecar {
         let (restarter, requests) = restart::channel(handle.watch());
         let xds = self.xds;
         let spawner = process.work.spawner();
-        let relay = Relay::start(
-            self.listener,
-            process.session.clone(),
-            process.readiness.register("configuration"),
-            self.metrics,
-            &spawner,
-        );
+        let relay = relay(process, self.listener, self.metrics);
         let admin = AdminClient::new(process.settings.envoy.admin);
         let drainer = Drainer::new(admin, handle.clone(), spawner);
         process.serve_lifecycle(
@@ -144,6 +138,19 @@ impl Sidecar {
         let envoy = configured.envoy.hot_only();
         supervise(process, state, envoy, (handle, controls), &ready).await
     }
+}
+
+/// Starts the relay.
+pub(super) fn relay(process: &Process, listener: Listener, metrics: RelayMetrics) -> Relay {
+    let readiness = process.readiness.register("configuration");
+    let session = process.session.clone();
+    Relay::start(
+        listener,
+        session,
+        readiness,
+        metrics,
+        &process.work.spawner(),
+    )
 }
 
 /// Connects, requests the proxy's parameters, and starts DNS, which needs them. `None` if a stop is

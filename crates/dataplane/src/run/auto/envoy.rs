@@ -71,6 +71,13 @@ impl Running {
         })
     }
 
+    /// Ends it.
+    pub(super) async fn stop(self) {
+        self.handle.stop();
+        // Nothing depends on how.
+        let _ = self.ended.await;
+    }
+
     /// Waits until its connections have ended, for a limited time, and ends it.
     pub(super) async fn linger(mut self) {
         let admin = AdminClient::new(self.admin);
@@ -83,8 +90,7 @@ impl Running {
             _ = &mut self.ended => return,
             _ = timeout(LINGER, idle) => {}
         }
-        self.handle.stop();
-        let _ = self.ended.await;
+        self.stop().await;
     }
 }
 

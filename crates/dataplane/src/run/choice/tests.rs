@@ -41,7 +41,7 @@ fn envoy_serves_while_it_is_needed_and_some_time_longer() {
     assert_eq!(choice.handle(Event::Time, now + seconds(299)), None);
     let now = now + RETURN_AFTER;
     assert_eq!(choice.handle(Event::Time, now), Some(Action::ToBuiltIn));
-    assert_eq!(choice.handle(Event::Changed, now), Some(Action::StopEnvoy));
+    assert_eq!(choice.handle(Event::Changed, now), Some(Action::DrainEnvoy));
     assert_eq!(choice.phase(), Phase::BuiltIn);
     // The next return is an hour after this one.
     assert_eq!(choice.handle(needs(), now), Some(Action::StartEnvoy));
@@ -105,8 +105,40 @@ fn what_is_needed_during_a_change_is_done_after_it() {
     assert_eq!(choice.handle(Event::Time, now), Some(Action::ToBuiltIn));
     assert_eq!(choice.handle(needs(), now), None);
     // It comes too late to give up.
-    assert_eq!(choice.handle(Event::Changed, now), Some(Action::StopEnvoy));
+    assert_eq!(choice.handle(Event::Changed, now), Some(Action::DrainEnvoy));
     assert_eq!(choice.handle(Event::Time, now), Some(Action::StartEnvoy));
+}
+
+#[test]
+fn an_envoy_that_ends_during_a_change_leaves_something_that_serves_or_ends_the_process() {
+    let begin = Instant::now();
+    let ended = || Event::EnvoyEnded("it crashed".to_owned());
+    let not_changed = || Event::NotChanged("it crashed".to_owned());
+    // The built-in proxy has its addresses yet, or not any more.
+    for (then, action, phase) in [
+        (not_changed(), None, Phase::Waiting(begin + RETRY)),
+        (Event::Changed, Some(Action::Fail), Phase::ToEnvoy),
+    ] {
+        let mut choice = Choice::new(RETURN_AFTER);
+        choice.handle(needs(), begin);
+        choice.handle(Event::EnvoyServes, begin);
+        assert_eq!(choice.handle(ended(), begin), None);
+        assert_eq!(choice.handle(then, begin), action);
+        assert_eq!(choice.phase(), phase);
+    }
+    // It has them, or has given them back.
+    for (then, action, phase) in [
+        (Event::Changed, None, Phase::BuiltIn),
+        (not_changed(), Some(Action::Fail), Phase::ToBuiltIn),
+    ] {
+        let mut choice = envoy(begin);
+        choice.handle(Event::Fits, begin);
+        let now = begin + RETURN_AFTER;
+        assert_eq!(choice.handle(Event::Time, now), Some(Action::ToBuiltIn));
+        assert_eq!(choice.handle(ended(), now), None);
+        assert_eq!(choice.handle(then, now), action);
+        assert_eq!(choice.phase(), phase);
+    }
 }
 
 fn event() -> impl Strategy<Value = Event> {
@@ -149,7 +181,10 @@ proptest! {
                     prop_assert!(choice.needs().is_some());
                     runs = true;
                 }
-                Some(Action::StopEnvoy) => runs = false,
+                Some(Action::StopEnvoy | Action::DrainEnvoy) => {
+                    prop_assert!(runs, "{event:?}");
+                    runs = false;
+                }
                 Some(Action::ToEnvoy) => prop_assert!(runs),
                 Some(Action::ToBuiltIn) => {
                     prop_assert!(!needed);
@@ -163,6 +198,7 @@ proptest! {
             if event == Event::Changed && choice.phase() == Phase::BuiltIn {
                 last_return = Some(now);
             }
+            prop_assert!(choice.phase() != Phase::Envoy || runs, "nothing serves: {event:?}");
             let waits = choice.needs().is_some() && choice.phase() == Phase::BuiltIn;
             prop_assert!(!waits || event == Event::Changed, "{event:?}");
         }
