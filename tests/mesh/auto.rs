@@ -15,6 +15,8 @@ use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::net::TcpStream;
 use tokio::time::sleep;
 
+use crate::builtin::stop;
+
 const DB: ServiceSpec = ServiceSpec::tcp("db", &[]);
 const SHOP: ServiceSpec = ServiceSpec::tcp("shop", &["db", "web"]);
 const FRONT: ServiceSpec = ServiceSpec::tcp("front", &["shop"]);
@@ -119,7 +121,7 @@ async fn proxies_take_over_from_one_another_and_no_connection_fails() {
     let mut front = mesh.add(&FRONT).await;
     mesh.use_proxy("auto");
     mesh.register(&SHOP).await;
-    let flags = mesh.flags("shop").with("proxy-return-after", "3s");
+    let flags = mesh.flags("shop").with("proxy-return-after", "2s");
     let mut shop = mesh.sidecar("shop", &flags);
     shop.ready().await;
     serves(&shop, "builtin").await;
@@ -142,10 +144,25 @@ async fn proxies_take_over_from_one_another_and_no_connection_fails() {
         new.exchange(expected).await;
         open.push((new, expected));
     }
-    for serving in ["envoy", "builtin", "envoy", "builtin"] {
-        let protocol = if serving == "envoy" { "http" } else { "tcp" };
-        set_protocol(&mesh, "web", protocol).await;
-        serves(&shop, serving).await;
+    for serving in ["envoy", "given up", "builtin", "envoy", "builtin"] {
+        match serving {
+            "envoy" => set_protocol(&mesh, "web", "http").await,
+            _ => set_protocol(&mesh, "web", "tcp").await,
+        }
+        if serving == "given up" {
+            // Envoy is needed again before the built-in proxy has taken over.
+            choice(&shop, "it is about to take over", |choice| {
+                choice["changing"] == true
+            })
+            .await;
+            set_protocol(&mesh, "web", "http").await;
+            serves(&shop, "envoy").await;
+            let failure = shop.status().await["choice"]["failure"].clone();
+            let failure = failure.as_str().unwrap_or_default();
+            assert!(failure.ends_with("needs Envoy again"), "{failure}");
+        } else {
+            serves(&shop, serving).await;
+        }
         for (open, expected) in &mut open {
             open.exchange(expected).await;
         }
@@ -169,10 +186,7 @@ async fn proxies_take_over_from_one_another_and_no_connection_fails() {
         String::is_empty,
     )
     .await;
-    for sidecar in [&mut shop, &mut front, &mut db] {
-        assert!(sidecar.stop().await.success(), "{}", sidecar.log());
-    }
-    mesh.stop().await;
+    stop(mesh, [&mut shop, &mut front, &mut db]).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -210,10 +224,7 @@ async fn a_service_that_needs_envoy_gets_it_at_once() {
     assert!(caller.stat("cluster_manager.active_clusters").await > 0);
     let log = caller.log();
     assert!(!log.contains("takes over"), "{log}");
-    for sidecar in [&mut caller, &mut web] {
-        assert!(sidecar.stop().await.success(), "{}", sidecar.log());
-    }
-    mesh.stop().await;
+    stop(mesh, [&mut caller, &mut web]).await;
 }
 
 /// How long Envoy may be needed and not serve before the sidecar says so, with some time to spare.
@@ -267,8 +278,5 @@ async fn a_service_whose_envoy_does_not_start_serves_on_or_closes_and_says_why()
         |reply| reply == "shop: hello\n",
     )
     .await;
-    for sidecar in [&mut shop, &mut front, &mut db] {
-        assert!(sidecar.stop().await.success(), "{}", sidecar.log());
-    }
-    mesh.stop().await;
+    stop(mesh, [&mut shop, &mut front, &mut db]).await;
 }

@@ -60,7 +60,8 @@ async fn refused(upstream: SocketAddr) {
     .await;
 }
 
-async fn stop<const N: usize>(mesh: Mesh, sidecars: [&mut Sidecar; N]) {
+/// Ends sidecars and their mesh.
+pub(crate) async fn stop<const N: usize>(mesh: Mesh, sidecars: [&mut Sidecar; N]) {
     for sidecar in sidecars {
         assert!(
             sidecar.stop().await.success(),

@@ -1,5 +1,5 @@
-//! The built-in proxy through changes and failures around it: sockets of other kinds, servers that go, descriptors that
-//! end. What applications see is the same with Envoy.
+//! The built-in proxy through changes and failures around it: sockets of other kinds, also with Envoy, servers that go,
+//! descriptors that end.
 
 use std::net::SocketAddr;
 use std::process::Command;
@@ -7,15 +7,20 @@ use std::time::Duration;
 
 use legate_runtime::Scope;
 use legate_tests::client::line;
-use legate_tests::{Mesh, MeshOptions, ServiceSpec, eventually};
-use serde_json::json;
+use legate_tests::{Mesh, MeshOptions, ServiceSpec, Sidecar, eventually};
+use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncWrite, AsyncWriteExt, BufReader};
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
+
+use crate::builtin::stop;
 
 const DB: ServiceSpec = ServiceSpec::tcp("db", &[]);
 const SHOP: ServiceSpec = ServiceSpec::tcp("shop", &["db"]);
 
 const KINDS: [&str; 2] = ["builtin", "envoy"];
+
+/// How long an application may take to end.
+const LIMIT: Duration = Duration::from_secs(5);
 
 /// Answers each line with a name before it.
 async fn echo(name: &'static str, stream: impl AsyncRead + AsyncWrite + Unpin) {
@@ -49,12 +54,24 @@ async fn until(address: SocketAddr, expected: &str) {
     eventually("a line comes back", || line(address, "hello"), is_expected).await;
 }
 
+/// A caller and a called service, with these fields of the application in the called one's proxy and these of the
+/// upstream in the caller's.
+async fn with_sockets(mesh: &mut Mesh, application: Value, mut upstream: Value) -> [Sidecar; 2] {
+    mesh.intend("shop", "db", "allow").await;
+    mesh.register_dead(&DB).await;
+    mesh.configure(&DB, application).await;
+    mesh.register(&SHOP).await;
+    upstream["DestinationName"] = json!("db");
+    mesh.configure(&SHOP, json!({"Upstreams": [upstream]}))
+        .await;
+    [mesh.join(&DB).await, mesh.join(&SHOP).await]
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn unix_sockets_on_both_sides() {
     for kind in KINDS {
         let mut mesh = Mesh::start(MeshOptions::default()).await;
         mesh.use_proxy(kind);
-        mesh.intend("shop", "db", "allow").await;
         let (app, upstream) = (mesh.file("app.sock"), mesh.file("upstream.sock"));
         let listener = UnixListener::bind(&app).expect("the path is free");
         let scope = Scope::new("application");
@@ -64,26 +81,16 @@ async fn unix_sockets_on_both_sides() {
                 spawner.spawn_until_stop("connection", echo("unix", stream));
             }
         });
-        mesh.register_dead(&DB).await;
-        mesh.configure(&DB, json!({"LocalServiceSocketPath": app, "LocalServicePort": 0, "LocalServiceAddress": ""}))
-            .await;
-        mesh.register(&SHOP).await;
-        let socket = json!([{
-            "DestinationName": "db", "LocalBindSocketPath": upstream, "LocalBindSocketMode": "0700",
-        }]);
-        mesh.configure(&SHOP, json!({"Upstreams": socket})).await;
-        let mut db = mesh.join(&DB).await;
-        let mut shop = mesh.join(&SHOP).await;
+        let local = json!({"LocalServiceSocketPath": app, "LocalServicePort": 0, "LocalServiceAddress": ""});
+        let socket = json!({"LocalBindSocketPath": upstream, "LocalBindSocketMode": "0700"});
+        let [mut db, mut shop] = with_sockets(&mut mesh, local, socket).await;
         let ask = async || match UnixStream::connect(&upstream).await {
             Ok(stream) => answer(stream).await,
             Err(_) => String::new(),
         };
         eventually("a line comes back", ask, |reply| reply == "unix: hello\n").await;
-        for sidecar in [&mut shop, &mut db] {
-            assert!(sidecar.stop().await.success(), "{}", sidecar.log());
-        }
-        scope.stop(Duration::from_secs(5)).await.expect("it ends");
-        mesh.stop().await;
+        stop(mesh, [&mut shop, &mut db]).await;
+        scope.stop(LIMIT).await.expect("it ends");
     }
 }
 
@@ -92,7 +99,6 @@ async fn ipv6_on_both_sides() {
     for kind in KINDS {
         let mut mesh = Mesh::start(MeshOptions::default()).await;
         mesh.use_proxy(kind);
-        mesh.intend("shop", "db", "allow").await;
         let listener = TcpListener::bind("[::1]:0").await.expect("IPv6");
         let app = listener.local_addr().expect("an address");
         // Free, and most likely so until the sidecar binds it.
@@ -106,22 +112,12 @@ async fn ipv6_on_both_sides() {
                 spawner.spawn_until_stop("connection", echo("six", stream));
             }
         });
-        mesh.register_dead(&DB).await;
         let local = json!({"LocalServiceAddress": "::1", "LocalServicePort": app.port()});
-        mesh.configure(&DB, local).await;
-        mesh.register(&SHOP).await;
-        let socket = json!([{
-            "DestinationName": "db", "LocalBindAddress": "::1", "LocalBindPort": upstream.port(),
-        }]);
-        mesh.configure(&SHOP, json!({"Upstreams": socket})).await;
-        let mut db = mesh.join(&DB).await;
-        let mut shop = mesh.join(&SHOP).await;
+        let socket = json!({"LocalBindAddress": "::1", "LocalBindPort": upstream.port()});
+        let [mut db, mut shop] = with_sockets(&mut mesh, local, socket).await;
         until(upstream, "six: hello\n").await;
-        for sidecar in [&mut shop, &mut db] {
-            assert!(sidecar.stop().await.success(), "{}", sidecar.log());
-        }
-        scope.stop(Duration::from_secs(5)).await.expect("it ends");
-        mesh.stop().await;
+        stop(mesh, [&mut shop, &mut db]).await;
+        scope.stop(LIMIT).await.expect("it ends");
     }
 }
 
@@ -147,10 +143,7 @@ async fn it_serves_on_without_servers_and_follows_them_again() {
     until(upstream, "").await;
     mesh.intend("shop", "db", "allow").await;
     until(upstream, "db: hello\n").await;
-    for sidecar in [&mut shop, &mut db] {
-        assert!(sidecar.stop().await.success(), "{}", sidecar.log());
-    }
-    mesh.stop().await;
+    stop(mesh, [&mut shop, &mut db]).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -169,10 +162,7 @@ async fn an_upstream_is_removed_and_added_again() {
         mesh.configure(&SHOP, json!({})).await;
         until(upstream, "db: hello\n").await;
     }
-    for sidecar in [&mut shop, &mut db] {
-        assert!(sidecar.stop().await.success(), "{}", sidecar.log());
-    }
-    mesh.stop().await;
+    stop(mesh, [&mut shop, &mut db]).await;
 }
 
 /// Descriptors that are left to the sidecar of the called service, of which it has some dozens by itself.
@@ -209,8 +199,5 @@ async fn it_runs_out_of_descriptors_and_recovers() {
     assert!(first.starts_with("db: hello"), "open ones go on: {first:?}");
     drop(open);
     until(upstream, "db: hello\n").await;
-    for sidecar in [&mut shop, &mut db] {
-        assert!(sidecar.stop().await.success(), "{}", sidecar.log());
-    }
-    mesh.stop().await;
+    stop(mesh, [&mut shop, &mut db]).await;
 }
