@@ -141,7 +141,8 @@ pub(crate) struct Machine {
     last_turn: LinkId,
     /// The follower that replaces everything now.
     lent: Option<(LinkId, Instant)>,
-    /// A commit is needed, if only an empty one, so that followers see which parts are not stored.
+    /// Another commit is needed, if only an empty one, so that followers see which parts are not
+    /// stored.
     fence: bool,
     fence_after: Instant,
     /// The chain is that of an earlier leader.
@@ -551,7 +552,11 @@ impl Machine {
 /// Outcomes of commits.
 impl Machine {
     fn stored(&mut self, stored: Result<(), NotCommitted>, id: Uuid) {
-        match self.flight.take() {
+        let flight = self.flight.take();
+        if stored.is_err() && self.leads && !matches!(flight, Some(Flight::Everything)) {
+            self.fence = self.shared;
+        }
+        match flight {
             Some(Flight::Parts(parts)) => self.parts_stored(parts, stored),
             Some(Flight::Fence(part)) => self.fence_stored(part, stored),
             Some(Flight::Everything) => self.replaced(stored, id),
@@ -564,7 +569,6 @@ impl Machine {
             Ok(()) => {
                 self.publish(parts);
                 self.rows = self.most_rows;
-                self.fence = false;
             }
             Err(NotCommitted::Lost) => self.behind = true,
             Err(NotCommitted::TooLarge(error)) => self.too_large(parts, error),
@@ -575,7 +579,6 @@ impl Machine {
                 }
                 if self.leads {
                     self.forget(parts);
-                    self.fence = self.shared;
                 }
             }
         }
@@ -625,7 +628,6 @@ impl Machine {
     fn fence_stored(&mut self, part: Arc<Part>, stored: Result<(), NotCommitted>) {
         match stored {
             Ok(()) => {
-                self.fence = false;
                 let first = self.chain.front();
                 if first.is_some_and(|first| first.part.id == part.id) {
                     // Another server leads since then, and has continued the fence.
@@ -883,6 +885,8 @@ impl Machine {
     }
 
     fn commit<'p>(&mut self, parts: impl IntoIterator<Item = &'p Part>, turns: Vec<Uuid>) {
+        // A follower that asks for a commit from now on needs the next one.
+        self.fence = false;
         let mut batch: Option<Batch> = None;
         for part in parts {
             let batch = batch.get_or_insert_with(|| Batch {
@@ -1187,8 +1191,10 @@ impl Machine {
         room: Room,
     ) -> Result<(), Unreadable> {
         self.asking.turn = false;
-        if !self.catch_up(parent, parts)? {
-            self.asking.stale = true;
+        // A turn that was granted before a commit can arrive after it, and be followed by another
+        // turn, for which nothing is missing.
+        self.asking.stale = !self.catch_up(parent, parts)?;
+        if self.asking.stale {
             let at = self.tables.state().index();
             let stale = Action::Send(link, Message::Stale { turn, at });
             self.actions.push_back(stale);
