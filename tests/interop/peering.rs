@@ -1,10 +1,13 @@
 //! A cluster of Legate that is peered with one of a real Consul: either one accepts, and each calls services of the other
 //! one through mesh gateways, with real Envoys.
 
+use std::time::Duration;
+
 use http::Method;
 use legate_tests::client::{self, Answer};
 use legate_tests::interop::Pair;
 use legate_tests::load::Load;
+use legate_tests::wait::eventually_within;
 use legate_tests::{Mesh, MeshOptions, ServiceSpec, Sidecar, eventually};
 use serde_json::{Value, json};
 
@@ -21,6 +24,15 @@ const SHOP: ServiceSpec = ServiceSpec {
     protocol: "http",
     upstreams: &[],
 };
+
+/// The upstreams of `shop`: `store` of the other cluster, and of its own.
+const THERE: u16 = 0;
+const HERE: u16 = 1;
+/// A gateway that has answered five times with an error while its own server changes it, is not used
+/// for 30 seconds (`outlier_detection` of upstreams in peers, also with Consul).
+const ANSWERED: Duration = Duration::from_secs(60);
+/// Within this time a proxy has a certificate of a new root. Consul spreads renewals over 30 seconds.
+const RENEWED: Duration = Duration::from_secs(90);
 
 /// A cluster, with the name by which the other one knows it.
 struct Cluster {
@@ -44,24 +56,32 @@ impl Cluster {
             .await;
         let store = self.mesh.add(&STORE).await;
         self.mesh.register(&SHOP).await;
-        let upstream = self.mesh.upstream("shop", 0);
-        let upstream = json!({
+        let address = self.mesh.upstream("shop", THERE);
+        let there = json!({
             "DestinationName": "store", "DestinationPeer": other,
             "MeshGateway": {"Mode": "local"},
-            "LocalBindAddress": upstream.ip(), "LocalBindPort": upstream.port(),
+            "LocalBindAddress": address.ip(), "LocalBindPort": address.port(),
+        });
+        let address = self.mesh.upstream("shop", HERE);
+        let here = json!({
+            "DestinationName": "store", "MeshGateway": {"Mode": "local"},
+            "LocalBindAddress": address.ip(), "LocalBindPort": address.port(),
         });
         self.mesh
-            .configure(&SHOP, json!({"Upstreams": [upstream]}))
+            .configure(&SHOP, json!({"Upstreams": [there, here]}))
             .await;
         let shop = self.mesh.join(&SHOP).await;
         self.sidecars.extend([gateway, store, shop]);
     }
 
-    /// Whether `shop` of the other cluster may call `store` of this one.
+    /// Whether `shop` of the other cluster may call `store` of this one. That of this one may.
     async fn intend(&self, other: &str, action: &str) {
         let entry = json!({
             "Kind": "service-intentions", "Name": "store",
-            "Sources": [{"Name": "shop", "Peer": other, "Action": action}],
+            "Sources": [
+                {"Name": "shop", "Peer": other, "Action": action},
+                {"Name": "shop", "Action": "allow"},
+            ],
         });
         self.mesh.entry(entry).await;
     }
@@ -81,17 +101,72 @@ impl Cluster {
         eventually(&format!("{other} is {expected}"), read, is).await;
     }
 
-    /// Calls the other cluster until it answers with this status.
-    async fn is_answered(&self, status: u16) {
-        let upstream = self.mesh.upstream("shop", 0);
+    /// Calls `store` of the other cluster, or of this one, until it answers with this status.
+    async fn is_answered(&self, by: u16, status: u16) {
+        let upstream = self.mesh.upstream("shop", by);
         let call = || async move { client::get(upstream, "/").await.ok() };
         let expected = |answer: &Option<Answer>| {
             answer
                 .as_ref()
                 .is_some_and(|(got, _)| got.as_u16() == status)
         };
-        eventually(&format!("{} gets {status}", self.name), call, expected).await;
+        let what = format!("{} gets {status}", self.name);
+        eventually_within(ANSWERED, &what, call, expected).await;
     }
+}
+
+/// A new root under load, and new certificates of it for all proxies of the cluster: no call fails, in either direction.
+async fn rotate(rotated: &Cluster, both: [&Cluster; 2]) {
+    let mut serials = Vec::new();
+    for sidecar in &rotated.sidecars {
+        serials.push(sidecar.leaf_serial().await.expect("a certificate"));
+    }
+    let loads = both.map(|cluster| Load::start(cluster.mesh.upstream("shop", THERE)));
+    let configuration = json!({
+        "Provider": "consul",
+        "Config": { "PrivateKeyType": "ec", "PrivateKeyBits": 384 },
+    });
+    let path = "/v1/connect/ca/configuration";
+    rotated
+        .mesh
+        .api(Method::PUT, path, Some(configuration))
+        .await;
+    for (sidecar, serial) in rotated.sidecars.iter().zip(serials) {
+        eventually_within(
+            RENEWED,
+            "a certificate of the new root",
+            || sidecar.leaf_serial(),
+            |now| now.as_ref().is_some_and(|now| *now != serial),
+        )
+        .await;
+    }
+    for load in loads {
+        let seen = load.finish().await;
+        let none: Vec<String> = Vec::new();
+        assert_eq!(seen.failures, none, "answers: {:?}", seen.answers);
+    }
+}
+
+/// The other cluster answers while no instance of this one is healthy. Its intentions tell who has answered.
+async fn fail_over_and_back(calling: &Cluster, called: &Cluster) {
+    let resolver = json!({
+        "Kind": "service-resolver", "Name": "store",
+        "Failover": {"*": {"Targets": [{"Peer": called.name}]}},
+    });
+    calling.mesh.entry(resolver).await;
+    called.intend(calling.name, "deny").await;
+    calling.is_answered(THERE, 403).await;
+    calling.is_answered(HERE, 200).await;
+    calling.mesh.check("store", "critical").await;
+    calling.is_answered(HERE, 403).await;
+    called.intend(calling.name, "allow").await;
+    calling.is_answered(HERE, 200).await;
+    called.intend(calling.name, "deny").await;
+    calling.is_answered(HERE, 403).await;
+    calling.mesh.check("store", "passing").await;
+    calling.is_answered(HERE, 200).await;
+    called.intend(calling.name, "allow").await;
+    calling.is_answered(THERE, 200).await;
 }
 
 /// Peers two clusters, the first of which makes the token.
@@ -127,11 +202,17 @@ async fn calls_both_ways(legate_accepts: bool) {
     }
     legate.prepare("consul").await;
     consul.prepare("legate").await;
-    legate.is_answered(200).await;
-    consul.is_answered(200).await;
+    legate.is_answered(THERE, 200).await;
+    consul.is_answered(THERE, 200).await;
+
+    // Before intentions change: Envoy keeps connections with the rules of an earlier listener for a
+    // while, and their answers would count as failures.
+    for rotated in [&legate, &consul] {
+        rotate(rotated, [&legate, &consul]).await;
+    }
 
     // Our server restarts under load: callers in both clusters go on.
-    let loads = [&legate, &consul].map(|cluster| Load::start(cluster.mesh.upstream("shop", 0)));
+    let loads = [&legate, &consul].map(|cluster| Load::start(cluster.mesh.upstream("shop", THERE)));
     legate.mesh.stop_server().await;
     consul.is("legate", "FAILING").await;
     legate.mesh.start_server().await;
@@ -145,9 +226,12 @@ async fn calls_both_ways(legate_accepts: bool) {
 
     for (called, calling) in [(&legate, &consul), (&consul, &legate)] {
         called.intend(calling.name, "deny").await;
-        calling.is_answered(403).await;
+        calling.is_answered(THERE, 403).await;
         called.intend(calling.name, "allow").await;
-        calling.is_answered(200).await;
+        calling.is_answered(THERE, 200).await;
+    }
+    for (called, calling) in [(&legate, &consul), (&consul, &legate)] {
+        fail_over_and_back(calling, called).await;
     }
 
     // Each side notices the end.
