@@ -18,6 +18,7 @@ const STORE: ServiceSpec = ServiceSpec {
     protocol: "http",
     upstreams: &[],
 };
+const LEDGER: ServiceSpec = ServiceSpec::tcp("ledger", &[]);
 const SHOP: ServiceSpec = ServiceSpec {
     service: "shop",
     instance: "shop",
@@ -25,9 +26,10 @@ const SHOP: ServiceSpec = ServiceSpec {
     upstreams: &[],
 };
 
-/// The upstreams of `shop`: `store` of the other cluster, and of its own.
+/// The upstreams of `shop`: `store` of the other cluster, and of its own, and `ledger` of the other one.
 const THERE: u16 = 0;
 const HERE: u16 = 1;
+const LEDGER_THERE: u16 = 2;
 /// A gateway that has answered five times with an error while its own server changes it, is not used
 /// for 30 seconds (`outlier_detection` of upstreams in peers, also with Consul).
 const ANSWERED: Duration = Duration::from_secs(60);
@@ -44,9 +46,13 @@ struct Cluster {
 impl Cluster {
     /// What callers and the called service need, apart from the peering.
     async fn prepare(&mut self, other: &str) {
+        let consumers = json!([{"Peer": other}]);
         let exported = json!({
             "Kind": "exported-services", "Name": "default",
-            "Services": [{"Name": "store", "Consumers": [{"Peer": other}]}],
+            "Services": [
+                {"Name": "store", "Consumers": consumers},
+                {"Name": "ledger", "Consumers": consumers},
+            ],
         });
         self.mesh.entry(exported).await;
         self.intend(other, "allow").await;
@@ -55,35 +61,41 @@ impl Cluster {
             .add_gateway("mesh-gateway", "gateway", json!({}))
             .await;
         let store = self.mesh.add(&STORE).await;
+        let ledger = self.mesh.add(&LEDGER).await;
         self.mesh.register(&SHOP).await;
-        let address = self.mesh.upstream("shop", THERE);
-        let there = json!({
-            "DestinationName": "store", "DestinationPeer": other,
-            "MeshGateway": {"Mode": "local"},
-            "LocalBindAddress": address.ip(), "LocalBindPort": address.port(),
-        });
-        let address = self.mesh.upstream("shop", HERE);
-        let here = json!({
-            "DestinationName": "store", "MeshGateway": {"Mode": "local"},
-            "LocalBindAddress": address.ip(), "LocalBindPort": address.port(),
-        });
+        let at = [THERE, HERE, LEDGER_THERE].map(|n| self.mesh.upstream("shop", n));
+        let upstream = |n: u16, service: &str, peer: &str| {
+            json!({
+                "DestinationName": service, "DestinationPeer": peer,
+                "MeshGateway": {"Mode": "local"},
+                "LocalBindAddress": at[usize::from(n)].ip(),
+                "LocalBindPort": at[usize::from(n)].port(),
+            })
+        };
+        let upstreams = [
+            upstream(THERE, "store", other),
+            upstream(HERE, "store", ""),
+            upstream(LEDGER_THERE, "ledger", other),
+        ];
         self.mesh
-            .configure(&SHOP, json!({"Upstreams": [there, here]}))
+            .configure(&SHOP, json!({"Upstreams": upstreams}))
             .await;
         let shop = self.mesh.join(&SHOP).await;
-        self.sidecars.extend([gateway, store, shop]);
+        self.sidecars.extend([gateway, store, ledger, shop]);
     }
 
-    /// Whether `shop` of the other cluster may call `store` of this one. That of this one may.
+    /// Whether `shop` of the other cluster may call the services of this one. That of this one may.
     async fn intend(&self, other: &str, action: &str) {
-        let entry = json!({
-            "Kind": "service-intentions", "Name": "store",
-            "Sources": [
-                {"Name": "shop", "Peer": other, "Action": action},
-                {"Name": "shop", "Action": "allow"},
-            ],
-        });
-        self.mesh.entry(entry).await;
+        for service in ["store", "ledger"] {
+            let entry = json!({
+                "Kind": "service-intentions", "Name": service,
+                "Sources": [
+                    {"Name": "shop", "Peer": other, "Action": action},
+                    {"Name": "shop", "Action": "allow"},
+                ],
+            });
+            self.mesh.entry(entry).await;
+        }
     }
 
     /// Waits until a peering has a state.
@@ -112,6 +124,29 @@ impl Cluster {
         };
         let what = format!("{} gets {status}", self.name);
         eventually_within(ANSWERED, &what, call, expected).await;
+    }
+
+    /// Calls `ledger` of the other cluster until it answers so; it does not if it is denied.
+    async fn ledger_says(&self, expected: &str) {
+        let upstream = self.mesh.upstream("shop", LEDGER_THERE);
+        let call = || client::line(upstream, "hello");
+        eventually_within(ANSWERED, self.name, call, |reply| reply == expected).await;
+    }
+}
+
+/// Servers restart under load, and notice each other. Callers in both clusters go on.
+async fn restart(restarted: &mut Cluster, other: &Cluster) {
+    let both = [&*restarted, other];
+    let loads = both.map(|cluster| Load::start(cluster.mesh.upstream("shop", THERE)));
+    restarted.mesh.stop_server().await;
+    other.is(restarted.name, "FAILING").await;
+    restarted.mesh.start_server().await;
+    restarted.is(other.name, "ACTIVE").await;
+    other.is(restarted.name, "ACTIVE").await;
+    for load in loads {
+        let seen = load.finish().await;
+        let none: Vec<String> = Vec::new();
+        assert_eq!(seen.failures, none, "answers: {:?}", seen.answers);
     }
 }
 
@@ -192,7 +227,12 @@ async fn calls_both_ways(legate_accepts: bool) {
         sidecars: Vec::new(),
     };
     let mut consul = Cluster {
-        mesh: pair.mesh(MeshOptions::default()).await,
+        mesh: pair
+            .mesh(MeshOptions {
+                durable: true,
+                ..MeshOptions::default()
+            })
+            .await,
         name: "consul",
         sidecars: Vec::new(),
     };
@@ -202,8 +242,10 @@ async fn calls_both_ways(legate_accepts: bool) {
     }
     legate.prepare("consul").await;
     consul.prepare("legate").await;
-    legate.is_answered(THERE, 200).await;
-    consul.is_answered(THERE, 200).await;
+    for cluster in [&legate, &consul] {
+        cluster.is_answered(THERE, 200).await;
+        cluster.ledger_says("ledger: hello\n").await;
+    }
 
     // Before intentions change: Envoy keeps connections with the rules of an earlier listener for a
     // while, and their answers would count as failures.
@@ -211,24 +253,16 @@ async fn calls_both_ways(legate_accepts: bool) {
         rotate(rotated, [&legate, &consul]).await;
     }
 
-    // Our server restarts under load: callers in both clusters go on.
-    let loads = [&legate, &consul].map(|cluster| Load::start(cluster.mesh.upstream("shop", THERE)));
-    legate.mesh.stop_server().await;
-    consul.is("legate", "FAILING").await;
-    legate.mesh.start_server().await;
-    legate.is("consul", "ACTIVE").await;
-    consul.is("legate", "ACTIVE").await;
-    for load in loads {
-        let seen = load.finish().await;
-        let none: Vec<String> = Vec::new();
-        assert_eq!(seen.failures, none, "answers: {:?}", seen.answers);
-    }
+    restart(&mut legate, &consul).await;
+    restart(&mut consul, &legate).await;
 
     for (called, calling) in [(&legate, &consul), (&consul, &legate)] {
         called.intend(calling.name, "deny").await;
         calling.is_answered(THERE, 403).await;
+        calling.ledger_says("").await;
         called.intend(calling.name, "allow").await;
         calling.is_answered(THERE, 200).await;
+        calling.ledger_says("ledger: hello\n").await;
     }
     for (called, calling) in [(&legate, &consul), (&consul, &legate)] {
         fail_over_and_back(calling, called).await;
