@@ -35,9 +35,12 @@ pub(crate) struct Options {
         "api", "etcd", "failover", "kubernetes", "gateway-api",
     ])]
     only: Option<String>,
-    /// Fewer and shorter turns, in the part l4
+    /// Fewer and shorter turns, in the part l4, by a program that is not optimised: shows that it works
     #[arg(long)]
     quick: bool,
+    /// Number of times that each proxy takes over from the other one, in the part l4; default: 5, and 1 with --quick
+    #[arg(long)]
+    hand_overs: Option<u32>,
     /// Profile of the measured dataplane; `quick-release` builds faster and uses more memory
     #[arg(long, default_value = "sidecar")]
     profile: String,
@@ -90,7 +93,12 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> anyhow::Result<()
         workspace::run(relay.args(PROFILE))?;
     }
     if matches!(only, None | Some("l4")) {
-        l4(workspace, options)?;
+        l4(
+            workspace,
+            &options.profile,
+            options.quick,
+            options.hand_overs,
+        )?;
     }
     if matches!(only, None | Some("server")) {
         server(workspace, options)?;
@@ -152,18 +160,34 @@ fn sidecar(workspace: &Workspace, options: &Options) -> anyhow::Result<()> {
     workspace::run(&mut sidecar)
 }
 
+/// The part l4 with few and short turns, of the dataplane as shipped.
+pub(crate) fn l4_quick(workspace: &Workspace) -> anyhow::Result<()> {
+    l4(workspace, "sidecar", true, None)
+}
+
 /// Sidecars with the built-in proxy, compared with those with Envoy.
-fn l4(workspace: &Workspace, options: &Options) -> anyhow::Result<()> {
+fn l4(
+    workspace: &Workspace,
+    profile: &str,
+    quick: bool,
+    hand_overs: Option<u32>,
+) -> anyhow::Result<()> {
     let envoy = envoy::get(workspace)?;
     let mut build = workspace.cargo(&["build", "-p", "legate-dataplane", "--locked"]);
-    workspace::run(build.args(["--profile", &options.profile]))?;
+    workspace::run(build.args(["--profile", profile]))?;
     let mut l4 = workspace.cargo(&["bench", "-p", "legate-tests", "--bench", "l4"]);
-    l4.args(PROFILE)
-        .env("LEGATE_ENVOY", envoy)
-        .env("LEGATE_BINARIES", workspace.target.join(&options.profile))
+    match quick {
+        true => l4.args(["--profile", "dev", "--locked"]),
+        false => l4.args(PROFILE),
+    };
+    l4.env("LEGATE_ENVOY", envoy)
+        .env("LEGATE_BINARIES", workspace.target.join(profile))
         .arg("--");
-    if options.quick {
+    if quick {
         l4.arg("--quick");
+    }
+    if let Some(count) = hand_overs {
+        l4.args(["--hand-overs", &count.to_string()]);
     }
     workspace::run(&mut l4)
 }

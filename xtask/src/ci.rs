@@ -6,7 +6,7 @@ use crate::background::Background;
 use crate::left_out::{self, Records};
 use crate::test::{self, timed};
 use crate::workspace::{self, Workspace};
-use crate::{chart, fuzz, interop, kind, machine, tidy, vault};
+use crate::{bench, chart, fuzz, interop, kind, machine, tidy, vault};
 
 /// Options of `cargo xtask ci`.
 #[derive(Args)]
@@ -48,7 +48,7 @@ const BUILDS: [Build; 3] = [
     },
 ];
 
-const STAGES: [Stage; 11] = [
+const STAGES: [Stage; 12] = [
     ("format", |workspace, _| {
         workspace::run(&mut workspace.cargo(&["fmt", "--all", "--check"]))?;
         fuzz::format(workspace)
@@ -91,6 +91,8 @@ const STAGES: [Stage; 11] = [
         chart::run(workspace, &chart::Options::default())
     }),
     ("kind", |workspace, _| kind::all(workspace)),
+    // With the sidecar that the cluster has.
+    ("l4", |workspace, _| bench::l4_quick(workspace)),
     ("fuzz", |workspace, _| fuzz::all(workspace)),
 ];
 

@@ -6,17 +6,20 @@ use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::task::JoinSet;
-use tokio::time::Instant;
+use tokio::time::{Instant, MissedTickBehavior, interval_at};
 
 use crate::echo::SINK;
+
+/// The connections of exchanges.
+const CONNECTIONS: u32 = 64;
 
 /// What is done.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Kind {
     /// 1 KiB there and back, again and again, on 64 connections. Counts exchanges.
     Exchanges,
-    /// 64 KiB at a time in one direction of one connection. Counts megabytes.
-    Bulk,
+    /// 64 KiB at a time in one direction of so many connections. Counts megabytes.
+    Bulk(usize),
     /// A connection with a byte there and back, on 8 connections at a time. Counts connections.
     New,
 }
@@ -27,12 +30,14 @@ pub(crate) async fn run(kind: Kind, server: SocketAddr, turn: Duration) -> f64 {
     let mut work = JoinSet::new();
     match kind {
         Kind::Exchanges => {
-            for _ in 0..64 {
+            for _ in 0..CONNECTIONS {
                 work.spawn(exchanges(server, until));
             }
         }
-        Kind::Bulk => {
-            work.spawn(bulk(server, until));
+        Kind::Bulk(connections) => {
+            for _ in 0..connections {
+                work.spawn(bulk(server, until));
+            }
         }
         Kind::New => {
             for _ in 0..8 {
@@ -91,6 +96,45 @@ async fn connections(server: SocketAddr, until: Instant) -> f64 {
         }
     }
     count
+}
+
+/// The times of exchanges in microseconds, sorted, with so many per second on all connections.
+pub(crate) async fn latencies(server: SocketAddr, rate: f64, turn: Duration) -> Vec<f64> {
+    let until = Instant::now() + turn;
+    let pause = Duration::from_secs_f64(f64::from(CONNECTIONS) / rate.max(1.0));
+    let mut work = JoinSet::new();
+    for number in 0..CONNECTIONS {
+        let start = Instant::now() + pause * number / CONNECTIONS;
+        work.spawn(paced(server, start, pause, until));
+    }
+    let mut all = Vec::new();
+    while let Some(times) = work.join_next().await {
+        all.extend(times.expect("no panic"));
+    }
+    all.sort_by(f64::total_cmp);
+    all
+}
+
+async fn paced(server: SocketAddr, start: Instant, pause: Duration, until: Instant) -> Vec<f64> {
+    let mut times = Vec::new();
+    let exchange = async {
+        let mut stream = TcpStream::connect(server).await?;
+        stream.set_nodelay(true)?;
+        let mut ticks = interval_at(start, pause);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut bytes = [0; 1024];
+        while Instant::now() < until {
+            ticks.tick().await;
+            let sent = Instant::now();
+            stream.write_all(&bytes).await?;
+            stream.read_exact(&mut bytes).await?;
+            times.push(sent.elapsed().as_secs_f64() * 1e6);
+        }
+        Ok::<_, std::io::Error>(())
+    };
+    // What was measured so far counts.
+    let _ = exchange.await;
+    times
 }
 
 /// Opens a connection, and exchanges a byte.

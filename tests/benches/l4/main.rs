@@ -5,169 +5,84 @@
 //! assertions about figures.
 #![expect(clippy::print_stdout, reason = "prints its results as a table")]
 
+mod auto;
 mod echo;
 mod load;
+mod pair;
 
 use std::net::SocketAddr;
 use std::time::Duration;
 
 use legate_runtime::Scope;
-use legate_tests::program::Memory;
 use legate_tests::table::median;
-use legate_tests::{Mesh, MeshOptions, ServiceSpec, Sidecar, client, eventually};
-use nix::time::clock_getcpuclockid;
-use nix::unistd::Pid;
-use serde_json::json;
 
-const DB: ServiceSpec = ServiceSpec::tcp("db", &[]);
-const SHOP: ServiceSpec = ServiceSpec::tcp("shop", &["db"]);
+use load::Kind;
+use pair::{Pair, memory_of, processor_time_of};
 
-/// Idle connections while their memory is measured.
-const IDLE: usize = 1_000;
-
-/// The ports of additional upstreams.
-const FIRST_PORT: usize = 21_000;
-
-/// How long after the end of all connections their memory is measured again.
+/// How long after a change or the end of connections memory is measured.
 const AFTERWARDS: Duration = Duration::from_secs(30);
+/// How long the cost of a change is measured.
+const CHANGE: Duration = Duration::from_secs(3);
+/// The number of changes.
+const CHANGES: usize = 5;
 
 /// The scope of the measurement.
 struct Options {
     turns: usize,
     /// The length of a turn.
     turn: Duration,
+    /// Idle connections while their memory is measured.
+    idle: usize,
+    /// The most upstreams.
+    upstreams: usize,
+    /// Starts of a service that needs Envoy.
+    starts: usize,
+    /// How often each proxy takes over from the other one.
+    hand_overs: usize,
+    /// See [`AFTERWARDS`].
+    afterwards: Duration,
 }
 
-/// A caller and a called service with the same kind of proxy.
-struct Pair {
-    kind: &'static str,
-    mesh: Mesh,
-    caller: Sidecar,
-    called: Sidecar,
-    upstream: SocketAddr,
-    applications: Scope,
-}
-
-impl Pair {
-    async fn start(kind: &'static str) -> Pair {
-        let mut mesh = Mesh::start(MeshOptions::default()).await;
-        let applications = Scope::new("applications");
-        mesh.use_proxy(kind);
-        mesh.intend("shop", "db", "allow").await;
-        mesh.register_dead(&DB).await;
-        echo::serve(mesh.application("db"), &applications).await;
-        let called = mesh.join(&DB).await;
-        let caller = mesh.add(&SHOP).await;
-        let upstream = mesh.upstream("shop", 0);
-        eventually(
-            "an exchange succeeds",
-            || load::exchanged(upstream),
-            |done| *done,
-        )
-        .await;
-        Pair {
-            kind,
-            mesh,
-            caller,
-            called,
-            upstream,
-            applications,
-        }
-    }
-
-    /// The processes of both sidecars, with their Envoys.
-    fn processes(&self) -> Vec<Pid> {
-        let mut all = vec![self.caller.pid(), self.called.pid()];
-        if self.kind == "envoy" {
-            all.extend([self.caller.envoy(), self.called.envoy()]);
-        }
-        all
-    }
-
-    /// The processes of the caller's sidecar.
-    fn callers(&self) -> Vec<Pid> {
-        let mut all = vec![self.caller.pid()];
-        if self.kind == "envoy" {
-            all.push(self.caller.envoy());
-        }
-        all
-    }
-
-    /// Memory of both sidecars that is in no file, in KiB.
-    fn memory(&self) -> f64 {
-        memory_of(&self.processes())
-    }
-
-    /// CPU time of both sidecars so far.
-    fn processor_time(&self) -> Duration {
-        processor_time_of(&self.processes())
-    }
-
-    /// Gives the caller so many upstreams more, and waits until its proxy listens for each.
-    async fn set_upstreams(&self, count: usize) {
-        let address = self.upstream.ip();
-        let others = (0..count).map(|number| {
-            let port = FIRST_PORT + number;
-            json!({"DestinationName": format!("up-{number}"), "LocalBindAddress": address, "LocalBindPort": port})
-        });
-        let mut upstreams = vec![json!({
-            "DestinationName": "db", "LocalBindAddress": address, "LocalBindPort": self.upstream.port(),
-        })];
-        upstreams.extend(others);
-        self.mesh
-            .configure(&SHOP, json!({"Upstreams": upstreams}))
-            .await;
-        let listeners = async || {
-            let page = client::get(self.caller.admin(), "/listeners").await;
-            page.map_or(0, |(_, page)| page.lines().count())
+impl Options {
+    /// From the arguments `--quick` and `--hand-overs COUNT`.
+    fn new() -> Options {
+        let mut options = Options {
+            turns: 7,
+            turn: Duration::from_secs(5),
+            idle: 10_000,
+            upstreams: 1_000,
+            starts: 20,
+            hand_overs: 5,
+            afterwards: AFTERWARDS,
         };
-        let enough = |listeners: &usize| *listeners > count;
-        eventually("each upstream has a listener", listeners, enough).await;
-    }
-
-    /// Milliseconds from exec to ready, as the sidecar of the called service has logged it.
-    fn start_time(&self) -> Option<f64> {
-        let log = self.called.log();
-        let line = log.lines().find(|line| line.contains("ready: listen"))?;
-        let (_, time) = line.rsplit_once("ready ")?;
-        time.strip_suffix(" ms")?.parse().ok()
-    }
-
-    async fn stop(self) {
-        for mut sidecar in [self.caller, self.called] {
-            sidecar.stop().await;
+        let mut args = std::env::args().skip(1);
+        while let Some(argument) = args.next() {
+            match argument.as_str() {
+                "--quick" => {
+                    options = Options {
+                        turns: 1,
+                        turn: Duration::from_secs(2),
+                        idle: 1_000,
+                        upstreams: 50,
+                        starts: 2,
+                        hand_overs: 1,
+                        afterwards: Duration::from_secs(5),
+                    }
+                }
+                "--hand-overs" => {
+                    let count = args.next().and_then(|count| count.parse().ok());
+                    options.hand_overs = count.expect("a number of times");
+                }
+                // `cargo bench` adds an argument of its own.
+                _ => {}
+            }
         }
-        self.mesh.stop().await;
-        let _ = self.applications.stop(Duration::from_secs(10)).await;
+        options
     }
-}
-
-/// Memory of processes that is in no file, in KiB.
-fn memory_of(processes: &[Pid]) -> f64 {
-    let all = processes.iter();
-    all.map(|pid| Memory::of_pid(*pid).anonymous).sum()
-}
-
-/// CPU time of processes so far.
-fn processor_time_of(processes: &[Pid]) -> Duration {
-    let all = processes.iter().map(|pid| {
-        let clock = clock_getcpuclockid(*pid).expect("the process has a clock");
-        Duration::from(clock.now().expect("the process runs"))
-    });
-    all.sum()
 }
 
 fn main() {
-    let mut options = Options {
-        turns: 7,
-        turn: Duration::from_secs(5),
-    };
-    if std::env::args().any(|argument| argument == "--quick") {
-        options = Options {
-            turns: 3,
-            turn: Duration::from_secs(2),
-        };
-    }
+    let options = Options::new();
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
         .enable_all()
@@ -178,16 +93,16 @@ fn main() {
 
 /// One row: what a turn of it measures, of a pair and directly.
 struct Row {
-    label: &'static str,
+    label: String,
     /// For direct connections, Envoy and the built-in proxy.
     values: [Vec<f64>; 3],
     decimals: usize,
 }
 
 impl Row {
-    fn new(label: &'static str, decimals: usize) -> Row {
+    fn new(label: &str, decimals: usize) -> Row {
         Row {
-            label,
+            label: label.to_owned(),
             values: Default::default(),
             decimals,
         }
@@ -212,6 +127,8 @@ impl Row {
 }
 
 async fn measure(options: &Options) {
+    // An idle connection has two descriptors here, and two in each sidecar.
+    pair::raise_file_limit(options.idle as u64 * 2 + 2_000);
     let pairs = [Pair::start("envoy").await, Pair::start("builtin").await];
     let direct = Scope::new("direct");
     let address = echo::serve_anywhere(&direct).await;
@@ -225,39 +142,41 @@ async fn measure(options: &Options) {
     }
     start.print();
     idle.print();
-    traffic(&pairs, address, options).await;
-    memory(&pairs).await;
-    upstreams(&pairs).await;
+    // Before the traffic, after which processes have memory to spare.
+    memory(&pairs, options).await;
+    let exchanges = traffic(&pairs, address, options).await;
+    latency(&pairs, address, exchanges / 2.0, options).await;
+    upstreams(&pairs, options).await;
     for pair in pairs {
         pair.stop().await;
     }
     let _ = direct.stop(Duration::from_secs(10)).await;
+    auto::starts(options.starts).await;
+    auto::hand_overs(options.hand_overs).await;
 }
 
-/// Rates, and the CPU time that they cost.
-async fn traffic(pairs: &[Pair; 2], direct: SocketAddr, options: &Options) {
-    type Kind = (&'static str, &'static str, f64, load::Kind);
-    let kinds: [Kind; 3] = [
+/// Rates, and the CPU time that they cost. Returns Envoy's rate of exchanges.
+async fn traffic(pairs: &[Pair; 2], direct: SocketAddr, options: &Options) -> f64 {
+    let kinds = [
         (
             "exchanges of 1 KiB per second, 64 connections",
             "CPU per 1,000 exchanges, ms",
-            1_000.0,
-            load::Kind::Exchanges,
+            Kind::Exchanges,
         ),
+        ("bulk, 1 connection, MB/s", "CPU per GB, ms", Kind::Bulk(1)),
         (
-            "bulk, 1 connection, MB/s",
+            "bulk, 64 connections, MB/s",
             "CPU per GB, ms",
-            1_000.0,
-            load::Kind::Bulk,
+            Kind::Bulk(64),
         ),
         (
             "new connections per second",
             "CPU per 1,000 new connections, ms",
-            1_000.0,
-            load::Kind::New,
+            Kind::New,
         ),
     ];
-    for (rate, cost, unit, kind) in kinds {
+    let mut exchanges = 0.0;
+    for (rate, cost, kind) in kinds {
         let (mut rates, mut costs) = (Row::new(rate, 0), Row::new(cost, 1));
         for _ in 0..options.turns {
             let count = load::run(kind, direct, options.turn).await;
@@ -267,38 +186,83 @@ async fn traffic(pairs: &[Pair; 2], direct: SocketAddr, options: &Options) {
                 let count = load::run(kind, pair.upstream, options.turn).await;
                 let cpu = pair.processor_time().saturating_sub(before);
                 rates.values[column].push(count / options.turn.as_secs_f64());
-                costs.values[column].push(cpu.as_secs_f64() * 1_000.0 / (count / unit));
+                costs.values[column].push(cpu.as_secs_f64() * 1e6 / count);
             }
         }
         rates.print();
         costs.print();
+        if matches!(kind, Kind::Exchanges) {
+            exchanges = median(&rates.values[1]).unwrap_or_default();
+        }
     }
+    exchanges
+}
+
+/// What the sidecars add to the time of an exchange, with so many exchanges per second.
+async fn latency(pairs: &[Pair; 2], direct: SocketAddr, rate: f64, options: &Options) {
+    let mut half = Row::new("added by the sidecars at half of Envoy's load, p50, µs", 0);
+    let mut most = Row::new("added by the sidecars at half of Envoy's load, p99, µs", 0);
+    let at = |sorted: &[f64], part: f64| {
+        let last = sorted.len().saturating_sub(1);
+        sorted.get((last as f64 * part) as usize).copied()
+    };
+    for _ in 0..options.turns {
+        let without = load::latencies(direct, rate, options.turn).await;
+        for (pair, column) in pairs.iter().zip(1..) {
+            let with = load::latencies(pair.upstream, rate, options.turn).await;
+            for (row, part) in [(&mut half, 0.5), (&mut most, 0.99)] {
+                let added = at(&with, part).zip(at(&without, part));
+                row.values[column].extend(added.map(|(with, without)| with - without));
+            }
+        }
+    }
+    half.print();
+    most.print();
 }
 
 /// Memory of idle connections, and what of it is left after their end.
-async fn memory(pairs: &[Pair; 2]) {
-    let mut each = Row::new("memory of an idle connection, both sidecars, KiB", 1);
-    let mut left = Row::new("memory 30 s after their end, of that before", 2);
+async fn memory(pairs: &[Pair; 2], options: &Options) {
+    let count = options.idle;
+    let label = format!("memory of each of {count} idle connections, both sidecars, KiB");
+    let mut each = Row::new(&label, 1);
+    let label = format!(
+        "memory {} s after their end, of that before",
+        options.afterwards.as_secs()
+    );
+    let mut left = Row::new(&label, 2);
     for (pair, column) in pairs.iter().zip(1..) {
         let before = pair.memory();
-        let held = load::idle(pair.upstream, IDLE).await;
-        each.values[column].push((pair.memory() - before) / IDLE as f64);
+        let held = load::idle(pair.upstream, count).await;
+        each.values[column].push((pair.memory() - before) / count as f64);
         drop(held);
-        tokio::time::sleep(AFTERWARDS).await;
+        tokio::time::sleep(options.afterwards).await;
         left.values[column].push(pair.memory() / before);
     }
     each.print();
     left.print();
 }
 
-/// Memory of the caller's sidecar with some upstreams.
-async fn upstreams(pairs: &[Pair; 2]) {
-    let mut row = Row::new("memory of the caller's sidecar with 10 upstreams, KiB", 0);
-    for (pair, column) in pairs.iter().zip(1..) {
-        pair.set_upstreams(10).await;
-        // What the change needed is given back.
-        tokio::time::sleep(AFTERWARDS).await;
-        row.values[column].push(memory_of(&pair.callers()));
+/// Memory of the caller's sidecar with upstreams, and what a change of one costs it.
+async fn upstreams(pairs: &[Pair; 2], options: &Options) {
+    for count in [10, options.upstreams] {
+        let label = format!("memory of the caller's sidecar with {count} upstreams, KiB");
+        let mut memory = Row::new(&label, 0);
+        let label = format!("CPU of one more or less than {count} upstreams, ms");
+        let mut change = Row::new(&label, 1);
+        for (pair, column) in pairs.iter().zip(1..) {
+            pair.set_upstreams(count).await;
+            // What the change needed is given back.
+            tokio::time::sleep(options.afterwards).await;
+            memory.values[column].push(memory_of(&pair.callers()));
+            for number in 0..CHANGES {
+                let before = processor_time_of(&pair.callers());
+                pair.write_upstreams(count + (number + 1) % 2).await;
+                tokio::time::sleep(CHANGE).await;
+                let cpu = processor_time_of(&pair.callers()).saturating_sub(before);
+                change.values[column].push(cpu.as_secs_f64() * 1e3);
+            }
+        }
+        memory.print();
+        change.print();
     }
-    row.print();
 }
