@@ -412,6 +412,9 @@ async fn accept_tls(
         }
     };
     stats.handshake.inc();
+    if stream.is_resumed() {
+        stats.session_reused.inc();
+    }
     let session = stream.session();
     known.tls = Some(KnownTls {
         version: match session.protocol_version() {

@@ -350,6 +350,9 @@ async fn connect(
         );
     })?;
     cluster.stats.handshake.inc();
+    if stream.is_resumed() {
+        cluster.stats.session_reused.inc();
+    }
     Ok((Io::Tls(Box::new(stream)), local))
 }
 

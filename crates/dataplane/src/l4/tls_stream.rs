@@ -7,16 +7,19 @@
 //! | plaintext that the reader had no room for | one record, or what came with the end of the handshake |
 //! | ciphertext that the socket did not take | one write of [`MAX_WRITE`] bytes, and messages of the protocol |
 //!
-//! It verifies nobody; that is up to the configuration. It never accepts early data, and starts no key updates before
-//! the library demands them.
+//! It verifies nobody; that is up to the configuration. Only the certificates of a session that is resumed are looked at
+//! again, because they may have expired. It never accepts early data, and starts no key updates before the library
+//! demands them.
 
 use std::cell::RefCell;
 use std::future::poll_fn;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker, ready};
+use std::time::SystemTime;
 use std::{fmt, io, mem};
 
+use legate_identity::tls::mesh::is_current;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio_rustls::rustls::client::UnbufferedClientConnection;
 use tokio_rustls::rustls::pki_types::ServerName;
@@ -24,7 +27,9 @@ use tokio_rustls::rustls::server::UnbufferedServerConnection;
 use tokio_rustls::rustls::unbuffered::{
     ConnectionState, EncodeError, EncryptError, UnbufferedStatus,
 };
-use tokio_rustls::rustls::{ClientConfig, CommonState, Error, ServerConfig};
+use tokio_rustls::rustls::{
+    CertificateError, ClientConfig, CommonState, Error, HandshakeKind, ServerConfig,
+};
 
 use super::io::Socket;
 
@@ -289,7 +294,23 @@ impl TlsStream {
         // A client speaks first.
         stream.advance(&mut [], None, Outgoing::Nothing);
         poll_fn(|cx| stream.poll_handshake(cx)).await?;
+        stream.check_resumed()?;
         Ok(stream)
+    }
+
+    /// Whether the handshake resumed an earlier session.
+    pub(super) fn is_resumed(&self) -> bool {
+        self.session().handshake_kind() == Some(HandshakeKind::Resumed)
+    }
+
+    /// The library verifies certificates in full handshakes only.
+    fn check_resumed(&self) -> io::Result<()> {
+        let chain = self.session().peer_certificates().unwrap_or_default();
+        if !self.is_resumed() || is_current(chain, SystemTime::now()) {
+            return Ok(());
+        }
+        let expired = Error::InvalidCertificate(CertificateError::Expired);
+        Err(io::Error::new(io::ErrorKind::InvalidData, expired))
     }
 
     fn poll_handshake(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {

@@ -1,14 +1,19 @@
 //! TLS between proxies of a mesh: both sides present certificates, and their URIs say who they are. Server names are
 //! for routing and are never verified.
 //!
-//! It reads no files. Sessions are not resumed, so that every connection is verified with the current authorities.
+//! It reads no files. A session is resumed only between the same two configurations: both keep what is needed for it, a
+//! server the key of its tickets and a client its tickets. Whoever gets another certificate or other authorities gets
+//! another configuration, and verifies everybody anew. Who resumes a session is known from it, and was verified by the
+//! same configuration; [`is_current`] says whether the certificates have expired since.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
-use rustls::client::{Resumption, verify_server_cert_signed_by_trust_anchor};
+use rustls::client::{Resumption, Tls12Resumption, verify_server_cert_signed_by_trust_anchor};
 use rustls::crypto::CryptoProvider;
+use rustls::crypto::aws_lc_rs::Ticketer;
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
 use rustls::server::{NoServerSessionStorage, ParsedCertificate, WebPkiClientVerifier};
@@ -19,11 +24,15 @@ use rustls::{
 };
 use x509_parser::extensions::{GeneralName, ParsedExtension};
 use x509_parser::prelude::{FromDer, X509Certificate};
+use x509_parser::time::ASN1Time;
 
 use super::error::TlsError;
 use super::insecure::AcceptAny;
 use super::pem::Source;
 use super::{bad_pair, provider, trust};
+
+/// How many sessions a client keeps for others to resume: connections that are made at the same time need one each.
+const SESSIONS: usize = 8;
 
 /// TLS 1.2.
 static ONLY_OLDER: &[&SupportedProtocolVersion] = &[&rustls::version::TLS12];
@@ -157,7 +166,8 @@ impl MeshTls {
     ///
     /// # Errors
     ///
-    /// [`TlsError`] when the certificate is missing, or a cipher suite is not supported.
+    /// [`TlsError`] when the certificate is missing, a cipher suite is not supported, or there are no random numbers for
+    /// the key of tickets.
     pub fn server(&self, require_client_certificate: bool) -> Result<Arc<ServerConfig>, TlsError> {
         let Some(certificate) = &self.certificate else {
             return Err(TlsError::NoCertificate {
@@ -177,7 +187,8 @@ impl MeshTls {
         let mut config = builder.with_cert_resolver(Arc::new(own));
         config.alpn_protocols = self.alpn();
         config.session_storage = Arc::new(NoServerSessionStorage {});
-        config.send_tls13_tickets = 0;
+        config.ticketer = Ticketer::new().map_err(TlsError::Library)?;
+        config.send_tls13_tickets = 1;
         Ok(Arc::new(config))
     }
 
@@ -200,7 +211,8 @@ impl MeshTls {
             None => builder.with_no_client_auth(),
         };
         config.alpn_protocols = self.alpn();
-        config.resumption = Resumption::disabled();
+        config.resumption =
+            Resumption::in_memory_sessions(SESSIONS).tls12_resumption(Tls12Resumption::Disabled);
         config.enable_sni = with_sni;
         Ok(Arc::new(config))
     }
@@ -264,6 +276,23 @@ pub fn certificate_uris(certificate: &CertificateDer<'_>) -> Vec<String> {
         _ => None,
     });
     uris.collect()
+}
+
+/// Whether all certificates of a chain are valid at a time. A session that is resumed needs no other verification.
+#[must_use]
+pub fn is_current(chain: &[CertificateDer<'_>], at: SystemTime) -> bool {
+    let at = at.duration_since(SystemTime::UNIX_EPOCH);
+    let at = at.map_or(0, |since| since.as_secs());
+    let Ok(at) = i64::try_from(at).and_then(|at| Ok(ASN1Time::from_timestamp(at))) else {
+        return false;
+    };
+    chain.iter().all(|certificate| {
+        let parsed = X509Certificate::from_der(certificate);
+        match (parsed, &at) {
+            (Ok((_, parsed)), Ok(at)) => parsed.validity().is_valid_at(*at),
+            _ => false,
+        }
+    })
 }
 
 /// Verifies the other side's certificate by its authority and its URI.

@@ -533,6 +533,82 @@ async fn session_tickets_are_sent_and_accepted() {
     .await;
 }
 
+/// An exchange of one connection. Returns whether it has resumed a session, for both sides.
+async fn exchange(configs: &(Arc<ServerConfig>, Arc<ClientConfig>)) -> (bool, bool) {
+    let (server, client) = configs.clone();
+    let (ours, theirs) = UnixStream::pair().unwrap();
+    let (server, client) = tokio::join!(
+        TlsStream::accept(server, Socket::Unix(theirs)),
+        TlsStream::connect(client, server_name(), Socket::Unix(ours)),
+    );
+    let (mut server, mut client) = (server.unwrap(), client.unwrap());
+    server.write_all(b"ping").await.unwrap();
+    server.flush().await.unwrap();
+    client.read_exact(&mut [0; 4]).await.unwrap();
+    assert_at_rest(&client);
+    let peer = server.session().peer_certificates().unwrap();
+    let uris = legate_identity::tls::mesh::certificate_uris(&peer[0]);
+    assert_eq!(uris, ["spiffe://test.consul/ns/default/dc/dc1/svc/client"]);
+    (server.is_resumed(), client.is_resumed())
+}
+
+#[tokio::test]
+async fn sessions_are_resumed_between_the_same_configurations_only() {
+    let sides = Sides::new(ProtocolVersion::TLSv1_3);
+    let new = || {
+        (
+            sides.server.server(true).unwrap(),
+            sides.client.client(false).unwrap(),
+        )
+    };
+    let mut configs = new();
+    let (full, resumed) = ((false, false), (true, true));
+    assert_eq!(exchange(&configs).await, full);
+    assert_eq!(exchange(&configs).await, resumed);
+    assert_eq!(exchange(&configs).await, resumed);
+    // Another server, or the same one with another certificate or other authorities.
+    configs.0 = new().0;
+    assert_eq!(exchange(&configs).await, full);
+    assert_eq!(exchange(&configs).await, resumed);
+    configs.1 = new().1;
+    assert_eq!(exchange(&configs).await, full);
+    assert_eq!(exchange(&configs).await, resumed);
+}
+
+#[tokio::test]
+async fn a_session_whose_certificates_have_expired_is_not_resumed() {
+    let root = root();
+    let leaf = root.issue(LeafRequest {
+        uris: vec!["spiffe://test.consul/ns/default/dc/dc1/svc/client".to_owned()],
+        dns_names: Vec::new(),
+        ips: Vec::new(),
+        serial: 3,
+        now: SystemTime::now(),
+        ttl: Duration::from_secs(2),
+    });
+    let leaf = leaf.unwrap();
+    let mut sides = Sides::of(&root, ProtocolVersion::TLSv1_3);
+    let short = MeshCertificate::parse(&leaf.cert_pem, &leaf.key.to_pem(), "client");
+    sides.client.certificate = Some(short.unwrap());
+    let configs = (
+        sides.server.server(true).unwrap(),
+        sides.client.client(false).unwrap(),
+    );
+    assert_eq!(exchange(&configs).await, (false, false));
+    assert_eq!(exchange(&configs).await, (true, true));
+    // The certificate's time is the system's, which cannot be paused.
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    let (ours, theirs) = UnixStream::pair().unwrap();
+    let (server, _client) = tokio::join!(
+        TlsStream::accept(configs.0, Socket::Unix(theirs)),
+        TlsStream::connect(configs.1, server_name(), Socket::Unix(ours)),
+    );
+    let error = server.unwrap_err();
+    let cause = error.get_ref().and_then(|cause| cause.downcast_ref());
+    let expired = Error::InvalidCertificate(CertificateError::Expired);
+    assert_eq!(cause, Some(&expired));
+}
+
 /// A message that needs several records is put together.
 #[tokio::test]
 async fn long_certificate_chains_are_read() {

@@ -94,6 +94,7 @@ async fn the_end_without_notice_is_an_error() {
     each_case(async |case| {
         for cut in [&b""[..], &[23, 3], &[23, 3, 3, 0, 40, 1, 2, 3]] {
             let (mut ours, mut peer) = pair(case).await;
+            read_ticket(&mut ours, &mut peer).await;
             peer.write_all(b"data").await.unwrap();
             peer.flush().await.unwrap();
             let mut raw = into_socket(peer);
@@ -127,6 +128,13 @@ async fn the_end_during_the_handshake_is_an_error() {
     .await;
 }
 
+/// Lets the peer read what a server sends after the handshake, so that nothing else is in its socket.
+async fn read_ticket(ours: &mut TlsStream, peer: &mut Peer) {
+    ours.write_all(b"pong").await.unwrap();
+    ours.flush().await.unwrap();
+    peer.read_exact(&mut [0; 4]).await.unwrap();
+}
+
 /// The socket below a peer's session.
 fn into_socket(peer: Peer) -> UnixStream {
     match peer {
@@ -139,6 +147,7 @@ fn into_socket(peer: Peer) -> UnixStream {
 async fn a_forged_record_ends_the_session_with_an_alert() {
     each_case(async |case| {
         let (mut ours, mut peer) = pair(case).await;
+        read_ticket(&mut ours, &mut peer).await;
         peer.write_all(b"data").await.unwrap();
         peer.flush().await.unwrap();
         let mut raw = into_socket(peer);
