@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use http::Method;
 use legate_ca::CaConfig;
 use legate_runtime::Scope;
 use legate_tests::client::line;
@@ -429,6 +430,27 @@ async fn what_people_look_at() {
         .expect("an answer");
     assert!(dump.contains("public_listener"), "{dump}");
     assert!(!dump.contains("PRIVATE KEY"), "a key is shown");
+    // The first of these connections is verified, the second one resumes its session.
+    hello(mesh.upstream("shop", 0), "db: hello\n").await;
+    let public = mesh.public("db");
+    let reused = format!(
+        "listener.{}_{}.ssl.session_reused",
+        public.ip(),
+        public.port()
+    );
+    assert!(db.stat(&reused).await > 0, "{metrics}");
+    let path = "/logging?level=debug";
+    let (_, loggers) = client::send(Method::POST, db.admin(), path, None, None)
+        .await
+        .expect("an answer");
+    assert!(loggers.contains("legate-dataplane: debug"), "{loggers}");
+    let log = async || {
+        // It is no TLS.
+        let _ = client::get(public, "/").await;
+        db.log()
+    };
+    let debug = |log: &String| log.contains("a TLS handshake failed");
+    eventually("it logs details", log, debug).await;
     stop(mesh, [&mut shop, &mut db]).await;
 }
 

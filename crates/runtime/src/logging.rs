@@ -24,6 +24,7 @@ mod lost;
 mod queue;
 
 use std::io::{self, Write};
+use std::sync::OnceLock;
 use std::time::Duration;
 
 use tracing::Subscriber;
@@ -77,6 +78,14 @@ impl Drop for Log {
     }
 }
 
+/// The level of the log of the process, which is one for the whole process as the log is.
+static PROCESS: OnceLock<LogLevel> = OnceLock::new();
+
+/// Handle for changing the level of the log of the process; `None` before [`init`].
+pub fn process_level() -> Option<&'static LogLevel> {
+    PROCESS.get()
+}
+
 /// Logs the events of the whole process to standard error. Called once, by `main`, which holds the
 /// result until the process ends.
 ///
@@ -99,6 +108,8 @@ pub fn init_to(options: LogOptions, output: impl Write + Send + 'static) -> Resu
     let level = layer.level();
     let subscriber = tracing_subscriber::registry().with(layer);
     tracing::subscriber::set_global_default(subscriber).map_err(LogError::AlreadySet)?;
+    // Succeeds where the line before it does.
+    let _ = PROCESS.set(level.clone());
     Ok(Log { queue, level })
 }
 

@@ -9,6 +9,7 @@ mod dump;
 mod forward;
 mod info;
 mod listeners;
+mod logging;
 mod query;
 mod statistics;
 mod tags;
@@ -228,6 +229,7 @@ impl Admin {
             "/drain_listeners" => self.drain(query),
             "/healthcheck/fail" => Ok(self.fail(true)),
             "/healthcheck/ok" => Ok(self.fail(false)),
+            "/logging" => Self::logging(query),
             "/quitquitquit" => {
                 (self.quit)();
                 Ok(Page::ok("OK\n"))

@@ -78,11 +78,15 @@ pub struct UnknownLevel(String);
 pub struct LogLevel(Arc<AtomicU8>);
 
 impl LogLevel {
-    pub(super) fn new(level: Level) -> LogLevel {
+    /// A level that no log has yet.
+    #[must_use]
+    pub fn new(level: Level) -> LogLevel {
         LogLevel(Arc::new(AtomicU8::new(level as u8)))
     }
 
-    pub(super) fn get(&self) -> Level {
+    /// The level now.
+    #[must_use]
+    pub fn get(&self) -> Level {
         let number = usize::from(self.0.load(Ordering::Relaxed));
         Level::ALL.get(number).copied().unwrap_or_default()
     }

@@ -37,6 +37,12 @@ impl Query {
         self.get(name).is_some()
     }
 
+    /// All of them, in their order.
+    pub(super) fn pairs(&self) -> impl Iterator<Item = (&str, &str)> {
+        let pairs = self.0.iter();
+        pairs.map(|(name, value)| (name.as_str(), value.as_str()))
+    }
+
     /// Its first value.
     pub(super) fn get(&self, name: &str) -> Option<&str> {
         let pair = self.0.iter().find(|(key, _)| key == name);
