@@ -362,7 +362,7 @@ impl Balancer {
     }
 
     /// A host that was being dialled is connected.
-    pub fn connected(&mut self, host: HostId) {
+    pub fn connected(&mut self, host: HostId, now: Duration) {
         let Some(host) = self.hosts.get_mut(&host) else {
             return;
         };
@@ -371,7 +371,9 @@ impl Balancer {
             host.open += 1;
             self.pending = self.pending.saturating_sub(1);
         }
-        host.outlier.succeeded();
+        if let Some(outlier) = &mut self.outlier {
+            outlier.succeeded(&mut host.outlier, now);
+        }
     }
 
     /// A host that was being dialled did not accept, or not in time. Returns whether it is ejected because of this.
@@ -443,7 +445,7 @@ impl Balancer {
         }
     }
 
-    /// Ends ejections whose time is over. To be called at [`Self::next_tick`]; before, it does nothing.
+    /// Ends ejections whose time is over, and ejects hosts that do worse than others. To be called at [`Self::next_tick`]; before, it does nothing.
     pub fn tick(&mut self, now: Duration) {
         let Some(outlier) = &mut self.outlier else {
             return;
@@ -454,7 +456,7 @@ impl Balancer {
         }
     }
 
-    /// When [`Self::tick`] has something to do; `None` if nothing, until a connect fails.
+    /// When [`Self::tick`] has something to do; `None` if nothing, until the next connect.
     pub fn next_tick(&self) -> Option<Duration> {
         self.outlier.as_ref().and_then(Detector::next)
     }

@@ -385,6 +385,9 @@ pub struct OutlierDetection {
     /// Whether one host may be ejected in any case (`always_eject_one_host`). Envoy's default is no: with the default
     /// percentage, no host of a cluster with fewer than 10 is ejected.
     pub always_eject_one: bool,
+    /// Whether hosts are ejected to which far more connects fail than to others (`enforcing_success_rate`, or
+    /// `enforcing_local_origin_success_rate` for failures of local origin). Envoy's default is yes.
+    pub success_rate: bool,
 }
 
 /// Keepalive of a connection; `None` means the default of the proxy.

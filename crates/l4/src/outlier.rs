@@ -1,11 +1,19 @@
 //! Ejects hosts of a cluster to which connects fail, as Envoy's outlier detection does for TCP, where each connect that
-//! fails or takes too long counts as a gateway failure, and thus as a 5xx.
+//! fails or takes too long counts as a gateway failure, and thus as a 5xx: hosts to which several in a row fail, and
+//! those to which far more fail than to others.
 //!
 //! It keeps no list of hosts: `balance` has one, with a `HostState` for each.
 
 use std::time::Duration;
 
 use crate::model::OutlierDetection;
+
+/// So many hosts need a rate of success before one is compared with the others (`success_rate_minimum_hosts`).
+const RATED_HOSTS: usize = 5;
+/// So many connects in an interval give a host a rate of success (`success_rate_request_volume`).
+const RATED_CONNECTS: u32 = 100;
+/// So many standard deviations below the mean of all rates, a host is ejected (`success_rate_stdev_factor`).
+const DEVIATIONS: f64 = 1.9;
 
 /// Counters and gauges, with the names that Envoy has for them below `outlier_detection.`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -17,6 +25,10 @@ pub struct Counters {
     /// Rows of failures, with and without an ejection (`ejections_detected_consecutive_5xx`,
     /// `ejections_consecutive_5xx`).
     pub ejections_detected_consecutive_5xx: u64,
+    /// Hosts with a low rate of success (`ejections_detected_success_rate`).
+    pub ejections_detected_success_rate: u64,
+    /// Ejections because of that (`ejections_enforced_success_rate`).
+    pub ejections_enforced_success_rate: u64,
     /// Ejections, and those that were left to chance and did not happen (`ejections_total`).
     pub ejections_total: u64,
     /// Ejections that did not happen because too many hosts were ejected (`ejections_overflow`).
@@ -28,6 +40,9 @@ pub struct Counters {
 pub(crate) struct HostState {
     /// Failures since the last success.
     failures: u32,
+    /// Connects in this interval, and those of them that did not fail.
+    connects: u32,
+    successes: u32,
     /// When it was ejected, if it is.
     ejected: Option<Duration>,
     /// When its last ejection ended.
@@ -41,8 +56,10 @@ impl HostState {
         self.ejected.is_some()
     }
 
-    pub(crate) fn succeeded(&mut self) {
-        self.failures = 0;
+    /// The share of connects in this interval that did not fail, if there were enough.
+    fn success_rate(&self) -> Option<f64> {
+        let rated = !self.is_ejected() && self.connects >= RATED_CONNECTS;
+        rated.then(|| f64::from(self.successes) / f64::from(self.connects))
     }
 }
 
@@ -76,6 +93,21 @@ impl Detector {
         self.next
     }
 
+    /// A connect to a host succeeded.
+    pub(crate) fn succeeded(&mut self, host: &mut HostState, now: Duration) {
+        host.failures = 0;
+        host.successes = host.successes.saturating_add(1);
+        self.count(host, now);
+    }
+
+    fn count(&mut self, host: &mut HostState, now: Duration) {
+        if self.settings.success_rate {
+            host.connects = host.connects.saturating_add(1);
+            let next = self.sweep_after(now);
+            self.next.get_or_insert(next);
+        }
+    }
+
     /// A connect to a host failed; `total` is the number of hosts. Returns whether the host was ejected now.
     pub(crate) fn failed(
         &mut self,
@@ -85,12 +117,20 @@ impl Detector {
         random: &mut impl FnMut() -> u64,
     ) -> bool {
         host.failures = host.failures.saturating_add(1);
+        self.count(host, now);
         if host.is_ejected() || host.failures != self.settings.consecutive_failures {
             return false;
         }
         host.failures = 0;
+        self.counters.ejections_detected_consecutive_5xx += 1;
+        self.may_eject(total)
+            && random() % 100 < u64::from(self.settings.enforcing)
+            && self.eject(host, now)
+    }
+
+    /// Whether another host may be ejected. Counts both.
+    fn may_eject(&mut self, total: usize) -> bool {
         let counters = &mut self.counters;
-        counters.ejections_detected_consecutive_5xx += 1;
         let ejected = u128::from(counters.ejections_active) + 1;
         let most = u128::from(self.settings.max_ejection_percent.min(100));
         let first = self.settings.always_eject_one && counters.ejections_active == 0;
@@ -99,11 +139,13 @@ impl Detector {
             return false;
         }
         counters.ejections_total += 1;
-        if random() % 100 >= u64::from(self.settings.enforcing) {
-            return false;
-        }
-        counters.ejections_active += 1;
-        counters.ejections_enforced_total += 1;
+        true
+    }
+
+    /// Ejects a host. Always returns true.
+    fn eject(&mut self, host: &mut HostState, now: Duration) -> bool {
+        self.counters.ejections_active += 1;
+        self.counters.ejections_enforced_total += 1;
         host.ejected = Some(now);
         let length = self.settings.base_ejection.saturating_mul(host.ejections);
         if length < self.settings.max_ejection + self.settings.base_ejection {
@@ -122,7 +164,7 @@ impl Detector {
         *host = HostState::default();
     }
 
-    /// Looks at all hosts if it is time to. Returns whether the ejection of one has ended.
+    /// Looks at all hosts if it is time to. Returns whether one was ejected, or the ejection of one has ended.
     pub(crate) fn tick<'a>(
         &mut self,
         now: Duration,
@@ -131,12 +173,46 @@ impl Detector {
         if self.next.is_none_or(|next| now < next) {
             return false;
         }
-        let (mut changed, mut more) = (false, false);
-        for host in hosts {
+        let mut hosts: Vec<&mut HostState> = hosts.collect();
+        let mut changed = false;
+        for host in &mut hosts {
             changed |= self.look_at(host, now);
-            more |= host.is_ejected() || host.ejections > 0;
         }
+        changed |= self.compare(&mut hosts, now);
+        let more = hosts
+            .iter()
+            .any(|host| host.is_ejected() || host.ejections > 0);
         self.next = more.then(|| self.sweep_after(now));
+        changed
+    }
+
+    /// Ejects hosts to which far more connects failed in this interval than to others, and begins the next one. Returns
+    /// whether there were any.
+    fn compare(&mut self, hosts: &mut [&mut HostState], now: Duration) -> bool {
+        let rates: Vec<f64> = hosts
+            .iter()
+            .filter_map(|host| host.success_rate())
+            .collect();
+        let threshold = (rates.len() >= RATED_HOSTS).then(|| {
+            let count = rates.len() as f64;
+            let mean = rates.iter().sum::<f64>() / count;
+            let variance = rates.iter().map(|rate| (rate - mean).powi(2)).sum::<f64>() / count;
+            mean - DEVIATIONS * variance.sqrt()
+        });
+        let total = hosts.len();
+        let mut changed = false;
+        for host in hosts {
+            let rate = host.success_rate();
+            let low = rate.zip(threshold).is_some_and(|(rate, low)| rate < low);
+            (host.connects, host.successes) = (0, 0);
+            if low {
+                self.counters.ejections_detected_success_rate += 1;
+                if self.may_eject(total) {
+                    self.counters.ejections_enforced_success_rate += 1;
+                    changed |= self.eject(host, now);
+                }
+            }
+        }
         changed
     }
 
@@ -181,6 +257,7 @@ mod tests {
             max_ejection: Duration::from_secs(300),
             max_ejection_percent: 10,
             always_eject_one: true,
+            success_rate: false,
         }
     }
 
@@ -207,7 +284,7 @@ mod tests {
         let mut detector = Detector::new(settings());
         let mut host = HostState::default();
         assert!(!fail(&mut detector, &mut host, 4, 0));
-        host.succeeded();
+        detector.succeeded(&mut host, at(0));
         assert!(!fail(&mut detector, &mut host, 4, 0));
         assert_eq!(detector.next(), None);
         assert!(fail(&mut detector, &mut host, 1, 3));
@@ -217,7 +294,7 @@ mod tests {
             ejections_enforced_total: 1,
             ejections_detected_consecutive_5xx: 1,
             ejections_total: 1,
-            ejections_overflow: 0,
+            ..Counters::default()
         };
         assert_eq!(detector.counters(), expected);
         assert_eq!(detector.next(), Some(at(10)));
@@ -279,6 +356,56 @@ mod tests {
         never.consecutive_failures = 0;
         let mut detector = Detector::new(never);
         assert!(!fail(&mut detector, &mut HostState::default(), 100, 0));
+    }
+
+    /// Connects in the first interval, of which so many fail, each followed by a success.
+    fn connects(detector: &mut Detector, host: &mut HostState, count: u32, failures: u32) {
+        for n in 0..count {
+            if n < 2 * failures && n % 2 == 0 {
+                detector.failed(host, 6, at(1), &mut || 0);
+            } else {
+                detector.succeeded(host, at(1));
+            }
+        }
+    }
+
+    #[test]
+    fn ejects_hosts_to_which_far_more_connects_fail_than_to_others() {
+        let settings = OutlierDetection {
+            success_rate: true,
+            ..settings()
+        };
+        // The number of hosts, the connects of each, the failures of the last one and of each other one, and whether
+        // the last one is ejected.
+        for (count, each, last, others, ejected) in [
+            (6, 100, 40, 0, true),
+            (5, 100, 1, 0, true),
+            (6, 100, 40, 2, true),
+            (6, 100, 0, 0, false),
+            (6, 100, 20, 20, false),
+            (6, 99, 40, 0, false),
+            (4, 1000, 400, 0, false),
+        ] {
+            let mut detector = Detector::new(settings.clone());
+            let mut hosts = vec![HostState::default(); count];
+            for (n, host) in hosts.iter_mut().enumerate() {
+                let failures = if n == count - 1 { last } else { others };
+                connects(&mut detector, host, each, failures);
+            }
+            assert_eq!(detector.next(), Some(at(10)));
+            let case = format!("{count} {each} {last} {others}");
+            assert_eq!(detector.tick(at(10), hosts.iter_mut()), ejected, "{case}");
+            let states: Vec<bool> = hosts.iter().map(HostState::is_ejected).collect();
+            assert_eq!(states[count - 1], ejected, "{case}");
+            assert!(!states[..count - 1].contains(&true), "{case}");
+            let counters = detector.counters();
+            assert_eq!(counters.ejections_enforced_success_rate, u64::from(ejected));
+            assert_eq!(counters.ejections_enforced_total, u64::from(ejected));
+            // The next interval begins with nothing.
+            assert!(!detector.tick(at(20), hosts.iter_mut()), "{case}");
+            let next = ejected.then(|| at(30));
+            assert_eq!(detector.next(), next, "{case}");
+        }
     }
 
     #[test]

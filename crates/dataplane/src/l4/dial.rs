@@ -86,10 +86,10 @@ impl HostUse {
         }
     }
 
-    fn connected(&mut self) {
+    fn connected(&mut self, now: Duration) {
         self.since = Some(Instant::now());
         if let Some(host) = self.host {
-            self.cluster.balancer().connected(host);
+            self.cluster.balancer().connected(host, now);
         }
         self.cluster.stats.cx_active.inc();
     }
@@ -186,7 +186,7 @@ pub(super) async fn dial(
         let connected = timeout(limit, connect(goal.listener, &cluster, &address)).await;
         let failure = match connected {
             Ok(Ok((io, local))) => {
-                used.connected();
+                used.connected(shared.now());
                 cluster.stats.connect.record(started.elapsed());
                 attempted.failure = None;
                 return Ok(Dialled {

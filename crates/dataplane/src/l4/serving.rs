@@ -100,6 +100,12 @@ impl ServedCluster {
         stats
             .ejections_detected
             .set(outlier.ejections_detected_consecutive_5xx);
+        stats
+            .ejections_detected_rate
+            .set(outlier.ejections_detected_success_rate);
+        stats
+            .ejections_enforced_rate
+            .set(outlier.ejections_enforced_success_rate);
         stats.ejections_overflow.set(outlier.ejections_overflow);
         let full = balancer.active() >= u64::from(self.spec.max_connections);
         stats.cx_open.set(u64::from(full));

@@ -318,6 +318,8 @@ stats! {
         ejections_active: Gauge = "outlier_detection.ejections_active" if outlier,
         ejections_enforced: Counter = "outlier_detection.ejections_enforced_total" if outlier,
         ejections_detected: Counter = "outlier_detection.ejections_detected_consecutive_5xx" if outlier,
+        ejections_detected_rate: Counter = "outlier_detection.ejections_detected_success_rate" if outlier,
+        ejections_enforced_rate: Counter = "outlier_detection.ejections_enforced_success_rate" if outlier,
         ejections_overflow: Counter = "outlier_detection.ejections_overflow" if outlier,
         handshake: Counter = "ssl.handshake" if tls,
         session_reused: Counter = "ssl.session_reused" if tls,

@@ -42,6 +42,7 @@ fn detection() -> OutlierDetection {
         max_ejection: Duration::from_secs(300),
         max_ejection_percent: 50,
         always_eject_one: true,
+        success_rate: true,
     }
 }
 
@@ -193,7 +194,7 @@ fn as_many_are_dialled_at_once_as_allowed() {
     balancer.connecting(host);
     balancer.connecting(host);
     assert_eq!(balancer.pick(&mut random, &[]), Err(NoHost::Pending));
-    balancer.connected(host);
+    balancer.connected(host, Duration::ZERO);
     assert!(balancer.pick(&mut random, &[]).is_ok());
     balancer.connecting(host);
     assert_eq!(balancer.pick(&mut random, &[]), Err(NoHost::Pending));
@@ -224,7 +225,7 @@ fn removed_hosts_are_counted_down() {
     for _ in 0..3 {
         balancer.connecting(first);
     }
-    balancer.connected(first);
+    balancer.connected(first, Duration::ZERO);
     balancer.failed(first, Duration::ZERO, &mut random);
     balancer.update(&hosts(&[2]));
     assert_eq!(balancer.membership_changes(), 2);
@@ -242,7 +243,7 @@ fn removed_hosts_are_counted_down() {
     assert_eq!((balancer.hosts.len(), balancer.by_address.len()), (1, 1));
     // Reports about it do nothing.
     balancer.connecting(first);
-    balancer.connected(first);
+    balancer.connected(first, Duration::ZERO);
     assert_eq!(balancer.active(), 0);
 }
 
@@ -468,7 +469,7 @@ fn step(
             if let Some(at) = find(naive, &index, false) {
                 let (id, address, connected) = &mut naive.connections[at];
                 *connected = true;
-                balancer.connected(*id);
+                balancer.connected(*id, Duration::from_secs(naive.now));
                 if let Some(member) = naive.members.get_mut(address) {
                     member.failures = 0;
                 }

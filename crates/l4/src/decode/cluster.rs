@@ -264,11 +264,8 @@ fn outlier_detection(node: &Node<'_>) -> Result<OutlierDetection, Problem> {
         }
         percent => Ok(percent),
     };
-    // Statistics over the requests of all hosts; a proxy of connections has none. By default Envoy uses the first, so
-    // its absence is accepted. Of the others the default is 0.
+    // The default of these is 0.
     for name in [
-        "enforcing_success_rate",
-        "enforcing_local_origin_success_rate",
         "enforcing_consecutive_gateway_failure",
         "enforcing_failure_percentage",
         "enforcing_failure_percentage_local_origin",
@@ -278,13 +275,27 @@ fn outlier_detection(node: &Node<'_>) -> Result<OutlierDetection, Problem> {
         }
     }
     // Without the separation, a failed attempt to connect counts as a response with the status 503.
-    let (failures, enforcing) = if node.flag("split_external_local_origin_errors") {
-        (
-            "consecutive_local_origin_failure",
-            "enforcing_consecutive_local_origin_failure",
-        )
-    } else {
-        ("consecutive_5xx", "enforcing_consecutive_5xx")
+    let (failures, enforcing, rate, other_rate) =
+        match node.flag("split_external_local_origin_errors") {
+            true => (
+                "consecutive_local_origin_failure",
+                "enforcing_consecutive_local_origin_failure",
+                "enforcing_local_origin_success_rate",
+                "enforcing_success_rate",
+            ),
+            false => (
+                "consecutive_5xx",
+                "enforcing_consecutive_5xx",
+                "enforcing_success_rate",
+                "enforcing_local_origin_success_rate",
+            ),
+        };
+    // Nothing of the other origin is counted.
+    percent(other_rate)?;
+    let success_rate = match percent(rate)? {
+        None | Some(100) => true,
+        Some(0) => false,
+        Some(_) => return Err(Problem::needs_envoy("").within(rate)),
     };
     let base_ejection = node
         .positive("base_ejection_time")?
@@ -300,6 +311,7 @@ fn outlier_detection(node: &Node<'_>) -> Result<OutlierDetection, Problem> {
         always_eject_one: node
             .wrapped_flag("always_eject_one_host")
             .unwrap_or_default(),
+        success_rate,
     })
 }
 

@@ -705,7 +705,12 @@ fn limits_and_ejections() {
     let split = json!({"splitExternalLocalOriginErrors": true, "consecutiveLocalOriginFailure": 7});
     assert_eq!(detection(split).unwrap().consecutive_failures, 7);
     let none = json!({"enforcingSuccessRate": 0, "enforcingFailurePercentage": 0, "consecutiveGatewayFailure": 9});
-    assert!(detection(none).is_ok());
+    assert!(!detection(none).unwrap().success_rate);
+    assert!(defaults.success_rate);
+    let split = json!({"splitExternalLocalOriginErrors": true, "enforcingLocalOriginSuccessRate": 0, "enforcingSuccessRate": 1});
+    assert!(!detection(split).unwrap().success_rate);
+    let all = json!({"enforcingSuccessRate": 100});
+    assert!(detection(all).unwrap().success_rate);
     assert_eq!(
         needs_envoy(detection(json!({"enforcingSuccessRate": 1}))),
         "outlier_detection.enforcing_success_rate"
