@@ -38,7 +38,7 @@ pub(crate) struct Options {
     /// Fewer and shorter turns, in the part l4, by a program that is not optimised: shows that it works
     #[arg(long)]
     quick: bool,
-    /// Number of times that each proxy takes over from the other one, in the part l4; default: 5, and 1 with --quick
+    /// Let each proxy take over from the other one so many times, and measure nothing else, in the part l4
     #[arg(long)]
     hand_overs: Option<u32>,
     /// Profile of the measured dataplane; `quick-release` builds faster and uses more memory

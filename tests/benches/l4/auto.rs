@@ -30,7 +30,7 @@ const FRONT: ServiceSpec = ServiceSpec::tcp("front", &["shop"]);
 const CHANGE: Duration = Duration::from_secs(90);
 /// Callers at a time of each address, and the pause of each between two connections.
 const CALLERS: usize = 4;
-const PAUSE: Duration = Duration::from_millis(4);
+const PAUSE: Duration = Duration::from_millis(20);
 
 /// Starts a service that needs Envoy, with Envoy and in the mode `auto`, in turns.
 pub(crate) async fn starts(count: usize) {

@@ -39,12 +39,14 @@ struct Options {
     starts: usize,
     /// How often each proxy takes over from the other one.
     hand_overs: usize,
+    /// Nothing else is measured.
+    only_hand_overs: bool,
     /// See [`AFTERWARDS`].
     afterwards: Duration,
 }
 
 impl Options {
-    /// From the arguments `--quick` and `--hand-overs COUNT`.
+    /// From the arguments `--quick` and `--hand-overs COUNT`, which measures nothing else.
     fn new() -> Options {
         let mut options = Options {
             turns: 7,
@@ -53,6 +55,7 @@ impl Options {
             upstreams: 1_000,
             starts: 20,
             hand_overs: 5,
+            only_hand_overs: false,
             afterwards: AFTERWARDS,
         };
         let mut args = std::env::args().skip(1);
@@ -66,12 +69,14 @@ impl Options {
                         upstreams: 50,
                         starts: 2,
                         hand_overs: 1,
+                        only_hand_overs: false,
                         afterwards: Duration::from_secs(5),
                     }
                 }
                 "--hand-overs" => {
                     let count = args.next().and_then(|count| count.parse().ok());
                     options.hand_overs = count.expect("a number of times");
+                    options.only_hand_overs = true;
                 }
                 // `cargo bench` adds an argument of its own.
                 _ => {}
@@ -88,6 +93,9 @@ fn main() {
         .enable_all()
         .build()
         .expect("a runtime");
+    if options.only_hand_overs {
+        return runtime.block_on(auto::hand_overs(options.hand_overs));
+    }
     runtime.block_on(measure(&options));
 }
 
