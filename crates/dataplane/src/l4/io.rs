@@ -24,6 +24,16 @@ pub(super) enum Io {
     Tls(Box<TlsStream>),
 }
 
+impl Io {
+    /// The TCP socket of a stream without TLS.
+    pub(super) fn tcp(&self) -> Option<&TcpStream> {
+        match self {
+            Io::Plain(Socket::Tcp(stream)) => Some(stream),
+            _ => None,
+        }
+    }
+}
+
 macro_rules! delegate {
     ($self:ident, $stream:ident => $call:expr, $($variant:path),+) => {
         match $self.get_mut() {

@@ -18,6 +18,7 @@ mod names;
 mod registry;
 mod serving;
 mod shared;
+mod splice;
 mod stats;
 mod steer;
 #[cfg(test)]

@@ -128,7 +128,12 @@ fn refusal(space: &Namespace, resource: &str) -> anyhow::Result<String> {
 /// Names, virtual addresses and intentions are those of any other pod; the sidecar has no Envoy.
 fn pods_without_envoy_serve_tcp(space: &Namespace) -> anyhow::Result<()> {
     let app = |name| App::new(name).annotation("sidecar-proxy-kind", "builtin");
-    app("small-api").run(space)?;
+    let upstreams: Vec<_> = (0..10)
+        .map(|n| format!("small-other-{n}:{}", 3000 + n))
+        .collect();
+    app("small-api")
+        .annotation("connect-service-upstreams", &upstreams.join(","))
+        .run(space)?;
     app("small-web").run(space)?;
     let url = "http://small-api/";
     ask_until_refused(space, "small-web", url)?;
@@ -153,6 +158,11 @@ fn pods_without_envoy_serve_tcp(space: &Namespace) -> anyhow::Result<()> {
         "         working set of the sidecar: {} KiB, with Envoy {} KiB",
         small? / 1024,
         large? / 1024
+    );
+    let [small, large] = ["small-api", "large-api"].map(|app| ready_after(space, app, sidecar));
+    println!(
+        "         ready {} ms after its start, with Envoy {} ms",
+        small?, large?
     );
     Ok(())
 }
@@ -185,6 +195,22 @@ fn envoy_takes_over_in_a_pod_under_load(space: &Namespace) -> anyhow::Result<()>
         ensure!(seen.answers.values().sum::<u64>() > 100, "{seen:?}");
         Ok(())
     })
+}
+
+/// The milliseconds between the start of a sidecar and its readiness, which it logs.
+fn ready_after(space: &Namespace, app: &str, sidecar: &str) -> anyhow::Result<u32> {
+    let (label, container) = (
+        format!("--selector=app={app}"),
+        format!("--container={sidecar}"),
+    );
+    let log = space.kubectl(&["logs", &label, &container, "--tail=-1"])?;
+    let line = log.lines().find(|line| line.contains("ready: listen"));
+    let times = line.context("it has logged its start")?;
+    let (_, time) = times
+        .rsplit_once("ready ")
+        .context("its start has an end")?;
+    let (time, _) = time.split_once(" ms").context("in milliseconds")?;
+    Ok(time.parse()?)
 }
 
 /// The working set of a container in the only pod of an application, in bytes, as the kubelet sees it.
