@@ -371,7 +371,9 @@ impl Balancer {
             host.open += 1;
             self.pending = self.pending.saturating_sub(1);
         }
-        if let Some(outlier) = &mut self.outlier {
+        if let Some(outlier) = &mut self.outlier
+            && !host.removed
+        {
             outlier.succeeded(&mut host.outlier, now);
         }
     }

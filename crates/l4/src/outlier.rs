@@ -96,16 +96,16 @@ impl Detector {
     /// A connect to a host succeeded.
     pub(crate) fn succeeded(&mut self, host: &mut HostState, now: Duration) {
         host.failures = 0;
-        host.successes = host.successes.saturating_add(1);
-        self.count(host, now);
+        if self.settings.success_rate {
+            host.successes = host.successes.saturating_add(1);
+            self.count(host, now);
+        }
     }
 
     fn count(&mut self, host: &mut HostState, now: Duration) {
-        if self.settings.success_rate {
-            host.connects = host.connects.saturating_add(1);
-            let next = self.sweep_after(now);
-            self.next.get_or_insert(next);
-        }
+        host.connects = host.connects.saturating_add(1);
+        let next = self.sweep_after(now);
+        self.next.get_or_insert(next);
     }
 
     /// A connect to a host failed; `total` is the number of hosts. Returns whether the host was ejected now.
@@ -117,7 +117,9 @@ impl Detector {
         random: &mut impl FnMut() -> u64,
     ) -> bool {
         host.failures = host.failures.saturating_add(1);
-        self.count(host, now);
+        if self.settings.success_rate {
+            self.count(host, now);
+        }
         if host.is_ejected() || host.failures != self.settings.consecutive_failures {
             return false;
         }
@@ -193,7 +195,8 @@ impl Detector {
             .iter()
             .filter_map(|host| host.success_rate())
             .collect();
-        let threshold = (rates.len() >= RATED_HOSTS).then(|| {
+        let enough = self.settings.success_rate && rates.len() >= RATED_HOSTS;
+        let threshold = enough.then(|| {
             let count = rates.len() as f64;
             let mean = rates.iter().sum::<f64>() / count;
             let variance = rates.iter().map(|rate| (rate - mean).powi(2)).sum::<f64>() / count;
@@ -406,6 +409,30 @@ mod tests {
             let next = ejected.then(|| at(30));
             assert_eq!(detector.next(), next, "{case}");
         }
+    }
+
+    #[test]
+    fn only_connects_count_that_were_made_while_hosts_were_compared() {
+        let off = settings();
+        let on = OutlierDetection {
+            success_rate: true,
+            ..settings()
+        };
+        let mut hosts = vec![HostState::default(); 5];
+        let mut detector = Detector::new(off.clone());
+        connects(&mut detector, &mut hosts[0], 10_000, 0);
+        assert_eq!(detector.next(), None);
+        detector.configure(on);
+        for host in &mut hosts {
+            connects(&mut detector, host, 100, 0);
+        }
+        assert!(!detector.tick(at(10), hosts.iter_mut()));
+        // Switched off in the middle of an interval.
+        for (n, host) in hosts.iter_mut().enumerate() {
+            connects(&mut detector, host, 100, if n == 0 { 40 } else { 0 });
+        }
+        detector.configure(off);
+        assert!(!detector.tick(at(20), hosts.iter_mut()));
     }
 
     #[test]

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime};
 
+use legate_identity::tls::mesh::MeshServer;
 use legate_l4::access_log::{AccessLog, Flag, Record, Tls};
 use legate_l4::chains::Connection;
 use legate_l4::client_hello::{self, ClientHello, Inspection};
@@ -19,7 +20,7 @@ use socket2::SockRef;
 use tokio::io::Interest;
 use tokio::net::TcpStream;
 use tokio::time::{Instant, sleep, timeout};
-use tokio_rustls::rustls::{ProtocolVersion, ServerConfig, SupportedCipherSuite};
+use tokio_rustls::rustls::{ProtocolVersion, SupportedCipherSuite};
 
 use super::copy::{Outcome, copy};
 use super::dial::{Attempted, Dialled, Failure, Goal, dial};
@@ -384,13 +385,13 @@ fn is_allowed(
 
 async fn accept_tls(
     listener: &ServedListener,
-    config: &Arc<ServerConfig>,
+    config: &MeshServer,
     socket: Socket,
     limit: Duration,
     known: &mut Known,
 ) -> Option<Io> {
     let stats = &listener.stats;
-    let accepted = timeout(limit, TlsStream::accept(Arc::clone(config), socket)).await;
+    let accepted = timeout(limit, TlsStream::accept(config, socket)).await;
     let stream = match accepted {
         Ok(Ok(stream)) => stream,
         Ok(Err(error)) => {

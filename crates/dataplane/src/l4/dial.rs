@@ -338,7 +338,7 @@ async fn connect(
     let tls = tls
         .as_ref()
         .map_err(|error| io::Error::other(error.clone()))?;
-    let stream = TlsStream::connect(Arc::clone(&tls.config), tls.name.clone(), socket).await;
+    let stream = TlsStream::connect(&tls.config, tls.name.clone(), socket).await;
     let stream = stream.inspect_err(|error| {
         let stats = &cluster.stats;
         handshake::count(

@@ -7,12 +7,12 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use legate_identity::tls::mesh::{MeshClient, MeshServer};
 use legate_l4::balance::Balancer;
 use legate_l4::chains::{ChainId, Chains};
 use legate_l4::config::{ClusterModel, ListenerModel, Model};
 use legate_l4::model::{Address, Chain, Cluster, Filter, Hosts, Listener, Name};
 use tokio_rustls::rustls::pki_types::ServerName;
-use tokio_rustls::rustls::{ClientConfig, ServerConfig};
 
 use super::stats::{ClusterStats, LimitStats, ListenerStats, RbacStats, Stats, TcpStats};
 use super::tls::Material;
@@ -31,7 +31,7 @@ pub(super) struct ServedCluster {
 /// A cluster's TLS.
 #[derive(Debug)]
 pub(super) struct ClientTls {
-    pub(super) config: Arc<ClientConfig>,
+    pub(super) config: MeshClient,
     pub(super) name: ServerName<'static>,
 }
 
@@ -151,7 +151,7 @@ fn client_tls(model: &ClusterModel, with: &Materials<'_>) -> Option<Result<Clien
 pub(super) struct ServedChain {
     pub(super) chain: Arc<Chain>,
     pub(super) id: ChainId,
-    pub(super) tls: Option<Arc<ServerConfig>>,
+    pub(super) tls: Option<MeshServer>,
     pub(super) tcp: Arc<TcpStats>,
     /// The counters of the filters, in their order.
     pub(super) filters: Vec<FilterStats>,

@@ -6,14 +6,13 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use legate_identity::tls::mesh::{MeshCertificate, MeshTls, MeshTrust};
+use legate_identity::tls::mesh::{MeshCertificate, MeshClient, MeshServer, MeshTls, MeshTrust};
 use legate_identity::tls::{TlsError, mesh};
 use legate_l4::config::Secrets;
 use legate_l4::model::{
     Certificate, CommonTls, DownstreamTls, Secret, Source, TlsVersion, UpstreamTls, Validation,
 };
 use tokio_rustls::rustls::pki_types::CertificateDer;
-use tokio_rustls::rustls::{ClientConfig, ServerConfig};
 
 /// Why a secret cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -115,7 +114,7 @@ impl Material {
         &self,
         tls: &DownstreamTls,
         secrets: &Secrets,
-    ) -> Result<Arc<ServerConfig>, BadTls> {
+    ) -> Result<MeshServer, BadTls> {
         let common = self.common(&tls.common, secrets)?;
         Ok(common.server(tls.require_client_certificate)?)
     }
@@ -125,7 +124,7 @@ impl Material {
         &self,
         tls: &UpstreamTls,
         secrets: &Secrets,
-    ) -> Result<Arc<ClientConfig>, BadTls> {
+    ) -> Result<MeshClient, BadTls> {
         let common = self.common(&tls.common, secrets)?;
         Ok(common.client(!tls.sni.is_empty())?)
     }

@@ -7,29 +7,25 @@
 //! | plaintext that the reader had no room for | one record, or what came with the end of the handshake |
 //! | ciphertext that the socket did not take | one write of [`MAX_WRITE`] bytes, and messages of the protocol |
 //!
-//! It verifies nobody; that is up to the configuration. Only the certificates of a session that is resumed are looked at
-//! again, because they may have expired. It never accepts early data, and starts no key updates before the library
-//! demands them.
+//! It verifies nobody; that is up to the configuration, also when a session is resumed. It never accepts early data, and
+//! starts no key updates before the library demands them.
 
 use std::cell::RefCell;
 use std::future::poll_fn;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker, ready};
-use std::time::SystemTime;
 use std::{fmt, io, mem};
 
-use legate_identity::tls::mesh::is_current;
+use legate_identity::tls::mesh::{MeshClient, MeshServer};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio_rustls::rustls::client::UnbufferedClientConnection;
-use tokio_rustls::rustls::pki_types::ServerName;
+use tokio_rustls::rustls::pki_types::{CertificateDer, ServerName};
 use tokio_rustls::rustls::server::UnbufferedServerConnection;
 use tokio_rustls::rustls::unbuffered::{
     ConnectionState, EncodeError, EncryptError, UnbufferedStatus,
 };
-use tokio_rustls::rustls::{
-    CertificateError, ClientConfig, CommonState, Error, HandshakeKind, ServerConfig,
-};
+use tokio_rustls::rustls::{CommonState, Error, HandshakeKind};
 
 use super::io::Socket;
 
@@ -255,9 +251,11 @@ impl TlsStream {
     /// # Errors
     ///
     /// An error around the library's [`Error`] if the handshake fails; other errors if the connection does.
-    pub(super) async fn accept(config: Arc<ServerConfig>, socket: Socket) -> io::Result<Self> {
-        let session = UnbufferedServerConnection::new(config).map_err(io::Error::other)?;
-        Self::handshake(Session::Server(session), socket).await
+    pub(super) async fn accept(config: &MeshServer, socket: Socket) -> io::Result<Self> {
+        let session = UnbufferedServerConnection::new(Arc::clone(config.config()));
+        let session = Session::Server(session.map_err(io::Error::other)?);
+        let verify = |chain: &[_]| config.verify_resumed(chain);
+        Self::handshake(session, socket).await?.verified(verify)
     }
 
     /// Makes the handshake of a client. `name` is what the server is called.
@@ -266,12 +264,14 @@ impl TlsStream {
     ///
     /// As those of [`Self::accept`].
     pub(super) async fn connect(
-        config: Arc<ClientConfig>,
+        config: &MeshClient,
         name: ServerName<'static>,
         socket: Socket,
     ) -> io::Result<Self> {
-        let session = UnbufferedClientConnection::new(config, name).map_err(io::Error::other)?;
-        Self::handshake(Session::Client(session), socket).await
+        let session = UnbufferedClientConnection::new(Arc::clone(config.config()), name);
+        let session = Session::Client(session.map_err(io::Error::other)?);
+        let verify = |chain: &[_]| config.verify_resumed(chain);
+        Self::handshake(session, socket).await?.verified(verify)
     }
 
     /// The session: its version, cipher suite, and the peer's certificates.
@@ -294,7 +294,6 @@ impl TlsStream {
         // A client speaks first.
         stream.advance(&mut [], None, Outgoing::Nothing);
         poll_fn(|cx| stream.poll_handshake(cx)).await?;
-        stream.check_resumed()?;
         Ok(stream)
     }
 
@@ -304,13 +303,15 @@ impl TlsStream {
     }
 
     /// The library verifies certificates in full handshakes only.
-    fn check_resumed(&self) -> io::Result<()> {
-        let chain = self.session().peer_certificates().unwrap_or_default();
-        if !self.is_resumed() || is_current(chain, SystemTime::now()) {
-            return Ok(());
+    fn verified(
+        self,
+        verify: impl FnOnce(&[CertificateDer<'static>]) -> Result<(), Error>,
+    ) -> io::Result<Self> {
+        if self.is_resumed() {
+            let chain = self.session().peer_certificates().unwrap_or_default();
+            verify(chain).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
         }
-        let expired = Error::InvalidCertificate(CertificateError::Expired);
-        Err(io::Error::new(io::ErrorKind::InvalidData, expired))
+        Ok(self)
     }
 
     fn poll_handshake(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {

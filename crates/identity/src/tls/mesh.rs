@@ -3,12 +3,11 @@
 //!
 //! It reads no files. A session is resumed only between the same two configurations: both keep what is needed for it, a
 //! server the key of its tickets and a client its tickets. Whoever gets another certificate or other authorities gets
-//! another configuration, and verifies everybody anew. Who resumes a session is known from it, and was verified by the
-//! same configuration; [`is_current`] says whether the certificates have expired since.
+//! another configuration, and makes a full handshake with everybody. Who resumes a session is known from it; the library
+//! does not verify the certificates again, [`MeshServer::verify_resumed`] and [`MeshClient::verify_resumed`] do.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::SystemTime;
 
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::client::{Resumption, Tls12Resumption, verify_server_cert_signed_by_trust_anchor};
@@ -24,7 +23,6 @@ use rustls::{
 };
 use x509_parser::extensions::{GeneralName, ParsedExtension};
 use x509_parser::prelude::{FromDer, X509Certificate};
-use x509_parser::time::ASN1Time;
 
 use super::error::TlsError;
 use super::insecure::AcceptAny;
@@ -141,6 +139,61 @@ fn trust_domain(uri: &str) -> Option<&str> {
     rest.split('/').next()
 }
 
+/// The configuration of a server.
+#[derive(Clone, Debug)]
+pub struct MeshServer {
+    config: Arc<ServerConfig>,
+    verifier: Arc<Verifier>,
+}
+
+impl MeshServer {
+    /// For the library.
+    #[must_use]
+    pub fn config(&self) -> &Arc<ServerConfig> {
+        &self.config
+    }
+
+    /// Verifies the certificates of a client that has resumed a session; it has none if it needs none.
+    ///
+    /// # Errors
+    ///
+    /// The library's [`Error`], as in a full handshake.
+    pub fn verify_resumed(&self, chain: &[CertificateDer<'_>]) -> Result<(), Error> {
+        let Some((leaf, others)) = chain.split_first() else {
+            return Ok(());
+        };
+        let now = UnixTime::now();
+        self.verifier
+            .verify_client_cert(leaf, others, now)
+            .map(drop)
+    }
+}
+
+/// The configuration of a client.
+#[derive(Clone, Debug)]
+pub struct MeshClient {
+    config: Arc<ClientConfig>,
+    verifier: Arc<Verifier>,
+}
+
+impl MeshClient {
+    /// For the library.
+    #[must_use]
+    pub fn config(&self) -> &Arc<ClientConfig> {
+        &self.config
+    }
+
+    /// Verifies the certificates of a server with which a session was resumed.
+    ///
+    /// # Errors
+    ///
+    /// The library's [`Error`], as in a full handshake.
+    pub fn verify_resumed(&self, chain: &[CertificateDer<'_>]) -> Result<(), Error> {
+        let (leaf, others) = chain.split_first().ok_or(Error::NoCertificatesPresented)?;
+        self.verifier.verify_server(leaf, others, UnixTime::now())
+    }
+}
+
 /// One side of TLS between proxies.
 #[derive(Clone, Debug, Default)]
 pub struct MeshTls {
@@ -168,7 +221,7 @@ impl MeshTls {
     ///
     /// [`TlsError`] when the certificate is missing, a cipher suite is not supported, or there are no random numbers for
     /// the key of tickets.
-    pub fn server(&self, require_client_certificate: bool) -> Result<Arc<ServerConfig>, TlsError> {
+    pub fn server(&self, require_client_certificate: bool) -> Result<MeshServer, TlsError> {
         let Some(certificate) = &self.certificate else {
             return Err(TlsError::NoCertificate {
                 origin: "a listener with TLS".to_owned(),
@@ -177,9 +230,9 @@ impl MeshTls {
         let builder = ServerConfig::builder_with_provider(self.provider()?)
             .with_protocol_versions(self.versions())
             .map_err(TlsError::Library)?;
+        let verifier = Arc::new(self.verifier(require_client_certificate));
         let builder = if require_client_certificate || self.trust.is_some() {
-            let verifier = self.verifier(require_client_certificate);
-            builder.with_client_cert_verifier(Arc::new(verifier))
+            builder.with_client_cert_verifier(Arc::clone(&verifier) as _)
         } else {
             builder.with_no_client_auth()
         };
@@ -189,7 +242,10 @@ impl MeshTls {
         config.session_storage = Arc::new(NoServerSessionStorage {});
         config.ticketer = Ticketer::new().map_err(TlsError::Library)?;
         config.send_tls13_tickets = 1;
-        Ok(Arc::new(config))
+        Ok(MeshServer {
+            config: Arc::new(config),
+            verifier,
+        })
     }
 
     /// A client's configuration, which sends its server name if `with_sni`.
@@ -197,12 +253,13 @@ impl MeshTls {
     /// # Errors
     ///
     /// [`TlsError`] when a cipher suite is not supported.
-    pub fn client(&self, with_sni: bool) -> Result<Arc<ClientConfig>, TlsError> {
+    pub fn client(&self, with_sni: bool) -> Result<MeshClient, TlsError> {
+        let verifier = Arc::new(self.verifier(true));
         let builder = ClientConfig::builder_with_provider(self.provider()?)
             .with_protocol_versions(self.versions())
             .map_err(TlsError::Library)?
             .dangerous()
-            .with_custom_certificate_verifier(Arc::new(self.verifier(true)));
+            .with_custom_certificate_verifier(Arc::clone(&verifier) as _);
         let mut config = match &self.certificate {
             Some(own) => {
                 let own = SingleCertAndKey::from(Arc::clone(&own.0));
@@ -214,7 +271,10 @@ impl MeshTls {
         config.resumption =
             Resumption::in_memory_sessions(SESSIONS).tls12_resumption(Tls12Resumption::Disabled);
         config.enable_sni = with_sni;
-        Ok(Arc::new(config))
+        Ok(MeshClient {
+            config: Arc::new(config),
+            verifier,
+        })
     }
 
     fn verifier(&self, mandatory: bool) -> Verifier {
@@ -278,23 +338,6 @@ pub fn certificate_uris(certificate: &CertificateDer<'_>) -> Vec<String> {
     uris.collect()
 }
 
-/// Whether all certificates of a chain are valid at a time. A session that is resumed needs no other verification.
-#[must_use]
-pub fn is_current(chain: &[CertificateDer<'_>], at: SystemTime) -> bool {
-    let at = at.duration_since(SystemTime::UNIX_EPOCH);
-    let at = at.map_or(0, |since| since.as_secs());
-    let Ok(at) = i64::try_from(at).and_then(|at| Ok(ASN1Time::from_timestamp(at))) else {
-        return false;
-    };
-    chain.iter().all(|certificate| {
-        let parsed = X509Certificate::from_der(certificate);
-        match (parsed, &at) {
-            (Ok((_, parsed)), Ok(at)) => parsed.validity().is_valid_at(*at),
-            _ => false,
-        }
-    })
-}
-
 /// Verifies the other side's certificate by its authority and its URI.
 #[derive(Debug)]
 struct Verifier {
@@ -318,15 +361,13 @@ impl Verifier {
     }
 }
 
-impl ServerCertVerifier for Verifier {
-    fn verify_server_cert(
+impl Verifier {
+    fn verify_server(
         &self,
         end_entity: &CertificateDer<'_>,
         intermediates: &[CertificateDer<'_>],
-        _dialled: &ServerName<'_>,
-        _ocsp_response: &[u8],
         now: UnixTime,
-    ) -> Result<ServerCertVerified, Error> {
+    ) -> Result<(), Error> {
         let uris = self.names(end_entity)?;
         if let Some(trust) = &self.trust {
             let roots = trust.roots(&uris)?;
@@ -338,7 +379,21 @@ impl ServerCertVerifier for Verifier {
                 provider().signature_verification_algorithms.all,
             )?;
         }
-        Ok(ServerCertVerified::assertion())
+        Ok(())
+    }
+}
+
+impl ServerCertVerifier for Verifier {
+    fn verify_server_cert(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        _dialled: &ServerName<'_>,
+        _ocsp_response: &[u8],
+        now: UnixTime,
+    ) -> Result<ServerCertVerified, Error> {
+        let verified = self.verify_server(end_entity, intermediates, now);
+        verified.map(|()| ServerCertVerified::assertion())
     }
 
     signatures_of!(signatures);

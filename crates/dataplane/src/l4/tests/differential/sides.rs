@@ -78,7 +78,7 @@ impl Certificates {
             alpn: client.alpn.iter().map(|name| (*name).to_owned()).collect(),
             ..MeshTls::default()
         };
-        tls.client(client.name.is_some()).unwrap()
+        Arc::clone(tls.client(client.name.is_some()).unwrap().config())
     }
 }
 

@@ -119,9 +119,9 @@ async fn the_end_during_the_handshake_is_an_error() {
         theirs.shutdown().await.unwrap();
         let ours = Socket::Unix(ours);
         let result = if case.accepts {
-            TlsStream::accept(sides.server.server(true).unwrap(), ours).await
+            TlsStream::accept(&sides.server.server(true).unwrap(), ours).await
         } else {
-            TlsStream::connect(sides.client.client(false).unwrap(), server_name(), ours).await
+            TlsStream::connect(&sides.client.client(false).unwrap(), server_name(), ours).await
         };
         assert_eq!(result.unwrap_err().kind(), io::ErrorKind::UnexpectedEof);
     })
@@ -183,7 +183,7 @@ async fn other_protocols_are_refused() {
         .write_all(b"GET / HTTP/1.1\r\nhost: test\r\n\r\n")
         .await
         .unwrap();
-    let error = TlsStream::accept(server, Socket::Unix(ours))
+    let error = TlsStream::accept(&server, Socket::Unix(ours))
         .await
         .unwrap_err();
     assert!(
@@ -230,7 +230,7 @@ async fn a_message_in_too_many_records_is_refused() {
         records.extend_from_slice(&[22, 3, 1, 0, 1, byte]);
     }
     let accept = async {
-        TlsStream::accept(server, Socket::Unix(ours))
+        TlsStream::accept(&server, Socket::Unix(ours))
             .await
             .unwrap_err()
     };
