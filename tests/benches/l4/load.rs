@@ -6,12 +6,15 @@ use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::task::JoinSet;
-use tokio::time::{Instant, MissedTickBehavior, interval_at};
+use tokio::time::{Instant, MissedTickBehavior, interval_at, timeout};
 
 use crate::echo::SINK;
 
 /// The connections of exchanges.
 const CONNECTIONS: u32 = 64;
+
+/// After so long a connection hangs.
+const HANGS: Duration = Duration::from_secs(10);
 
 /// What is done.
 #[derive(Debug, Clone, Copy)]
@@ -24,9 +27,15 @@ pub(crate) enum Kind {
     New,
 }
 
-/// Runs a turn, and returns its count. Connections that fail are not counted.
-pub(crate) async fn run(kind: Kind, server: SocketAddr, turn: Duration) -> f64 {
-    let until = Instant::now() + turn;
+/// Runs a turn, and returns its count and its length, at whose end everything has arrived. Connections that fail are
+/// not counted.
+///
+/// # Panics
+///
+/// If a connection hangs.
+pub(crate) async fn run(kind: Kind, server: SocketAddr, turn: Duration) -> (f64, f64) {
+    let start = Instant::now();
+    let until = start + turn;
     let mut work = JoinSet::new();
     match kind {
         Kind::Exchanges => {
@@ -46,10 +55,14 @@ pub(crate) async fn run(kind: Kind, server: SocketAddr, turn: Duration) -> f64 {
         }
     }
     let mut total = 0.0;
-    while let Some(count) = work.join_next().await {
-        total += count.expect("no panic");
-    }
-    total
+    let all = async {
+        while let Some(count) = work.join_next().await {
+            total += count.expect("no panic");
+        }
+    };
+    let ended = timeout(turn + HANGS, all).await;
+    ended.expect("no connection hangs");
+    (total, start.elapsed().as_secs_f64())
 }
 
 async fn exchanges(server: SocketAddr, until: Instant) -> f64 {
@@ -137,9 +150,9 @@ async fn paced(server: SocketAddr, start: Instant, pause: Duration, until: Insta
     times
 }
 
-/// Opens a connection, and exchanges a byte.
+/// Opens a connection, and exchanges a byte. False also if that takes long.
 pub(crate) async fn exchanged(server: SocketAddr) -> bool {
-    connected(server).await.is_ok()
+    matches!(timeout(HANGS, connected(server)).await, Ok(Ok(_)))
 }
 
 async fn connected(server: SocketAddr) -> std::io::Result<TcpStream> {

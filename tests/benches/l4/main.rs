@@ -21,10 +21,8 @@ use pair::{Pair, memory_of, processor_time_of};
 
 /// How long after a change or the end of connections memory is measured.
 const AFTERWARDS: Duration = Duration::from_secs(30);
-/// How long the cost of a change is measured.
-const CHANGE: Duration = Duration::from_secs(3);
-/// The number of changes.
-const CHANGES: usize = 5;
+/// How long the cost of a change is measured: Envoy sums up its statistics every five seconds.
+const CHANGE: Duration = Duration::from_secs(5);
 
 /// The scope of the measurement.
 struct Options {
@@ -35,6 +33,8 @@ struct Options {
     idle: usize,
     /// The most upstreams.
     upstreams: usize,
+    /// The number of changes.
+    changes: usize,
     /// Starts of a service that needs Envoy.
     starts: usize,
     /// How often each proxy takes over from the other one.
@@ -53,6 +53,7 @@ impl Options {
             turn: Duration::from_secs(5),
             idle: 10_000,
             upstreams: 1_000,
+            changes: 5,
             starts: 20,
             hand_overs: 5,
             only_hand_overs: false,
@@ -67,6 +68,7 @@ impl Options {
                         turn: Duration::from_secs(2),
                         idle: 1_000,
                         upstreams: 50,
+                        changes: 1,
                         starts: 2,
                         hand_overs: 1,
                         only_hand_overs: false,
@@ -187,13 +189,13 @@ async fn traffic(pairs: &[Pair; 2], direct: SocketAddr, options: &Options) -> f6
     for (rate, cost, kind) in kinds {
         let (mut rates, mut costs) = (Row::new(rate, 0), Row::new(cost, 1));
         for _ in 0..options.turns {
-            let count = load::run(kind, direct, options.turn).await;
-            rates.values[0].push(count / options.turn.as_secs_f64());
+            let (count, length) = load::run(kind, direct, options.turn).await;
+            rates.values[0].push(count / length);
             for (pair, column) in pairs.iter().zip(1..) {
                 let before = pair.processor_time();
-                let count = load::run(kind, pair.upstream, options.turn).await;
+                let (count, length) = load::run(kind, pair.upstream, options.turn).await;
                 let cpu = pair.processor_time().saturating_sub(before);
-                rates.values[column].push(count / options.turn.as_secs_f64());
+                rates.values[column].push(count / length);
                 costs.values[column].push(cpu.as_secs_f64() * 1e6 / count);
             }
         }
@@ -250,6 +252,14 @@ async fn memory(pairs: &[Pair; 2], options: &Options) {
     left.print();
 }
 
+/// CPU time of the caller's sidecar in the time of a change, in milliseconds.
+async fn during_a_change(pair: &Pair) -> f64 {
+    let before = processor_time_of(&pair.callers());
+    tokio::time::sleep(CHANGE).await;
+    let cpu = processor_time_of(&pair.callers()).saturating_sub(before);
+    cpu.as_secs_f64() * 1e3
+}
+
 /// Memory of the caller's sidecar with upstreams, and what a change of one costs it.
 async fn upstreams(pairs: &[Pair; 2], options: &Options) {
     for count in [10, options.upstreams] {
@@ -262,12 +272,11 @@ async fn upstreams(pairs: &[Pair; 2], options: &Options) {
             // What the change needed is given back.
             tokio::time::sleep(options.afterwards).await;
             memory.values[column].push(memory_of(&pair.callers()));
-            for number in 0..CHANGES {
-                let before = processor_time_of(&pair.callers());
+            for number in 0..options.changes {
+                let idle = during_a_change(pair).await;
                 pair.write_upstreams(count + (number + 1) % 2).await;
-                tokio::time::sleep(CHANGE).await;
-                let cpu = processor_time_of(&pair.callers()).saturating_sub(before);
-                change.values[column].push(cpu.as_secs_f64() * 1e3);
+                let cpu = during_a_change(pair).await;
+                change.values[column].push(cpu - idle);
             }
         }
         memory.print();

@@ -10,7 +10,7 @@ use legate_tests::{Mesh, MeshOptions, ServiceSpec, Sidecar, client, eventually};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::time::clock_getcpuclockid;
 use nix::unistd::Pid;
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::time::sleep;
 
 use crate::{echo, load};
@@ -18,6 +18,8 @@ use crate::{echo, load};
 const DB: ServiceSpec = ServiceSpec::tcp("db", &[]);
 const SHOP: ServiceSpec = ServiceSpec::tcp("shop", &["db"]);
 
+/// The most connections of a cluster, far above Envoy's default.
+const CONNECTIONS: u32 = 20_000;
 /// The ports of additional upstreams.
 const FIRST_PORT: usize = 21_000;
 /// Within this time Envoy has a thousand listeners.
@@ -40,10 +42,15 @@ impl Pair {
         mesh.use_proxy(kind);
         mesh.intend("shop", "db", "allow").await;
         mesh.register_dead(&DB).await;
+        let inbound = json!({"Config": {"max_inbound_connections": CONNECTIONS}});
+        mesh.configure(&DB, inbound).await;
         echo::serve(mesh.application("db"), &applications).await;
         let called = mesh.join(&DB).await;
-        let caller = mesh.add(&SHOP).await;
+        mesh.register(&SHOP).await;
         let upstream = mesh.upstream("shop", 0);
+        mesh.configure(&SHOP, json!({"Upstreams": [to_db(upstream)]}))
+            .await;
+        let caller = mesh.join(&SHOP).await;
         eventually(
             "an exchange succeeds",
             || load::exchanged(upstream),
@@ -108,9 +115,7 @@ impl Pair {
             let port = FIRST_PORT + number;
             json!({"DestinationName": format!("up-{number}"), "LocalBindAddress": address, "LocalBindPort": port})
         });
-        let mut upstreams = vec![json!({
-            "DestinationName": "db", "LocalBindAddress": address, "LocalBindPort": self.upstream.port(),
-        })];
+        let mut upstreams = vec![to_db(self.upstream)];
         upstreams.extend(others);
         self.mesh
             .configure(&SHOP, json!({"Upstreams": upstreams}))
@@ -144,6 +149,14 @@ pub(crate) fn processor_time_of(processes: &[Pid]) -> Duration {
         Duration::from(clock.now().expect("the process runs"))
     });
     all.sum()
+}
+
+/// The upstream at an address.
+fn to_db(address: SocketAddr) -> Value {
+    json!({
+        "DestinationName": "db", "LocalBindAddress": address.ip(), "LocalBindPort": address.port(),
+        "Config": {"limits": {"max_connections": CONNECTIONS}},
+    })
 }
 
 /// Milliseconds from exec to ready, as a sidecar has logged it.
