@@ -254,6 +254,8 @@ pub(super) async fn copy(mut caller: Io, mut host: Io, open: &Arc<Open>) -> Outc
 
 #[cfg(test)]
 mod tests {
+    use std::pin::pin;
+
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     use tokio::net::{TcpListener, TcpStream};
     use tokio::time::{Duration, timeout};
@@ -279,10 +281,9 @@ mod tests {
             (connection().await, connection().await);
         let bytes: Vec<u8> = (0..MUCH).map(|at| (at / 7 % 251) as u8).collect();
         let sent = bytes.clone();
-        let sending = tokio::spawn(async move {
+        let mut sending = pin!(async {
             sender.write_all(&sent).await.unwrap();
             sender.shutdown().await.unwrap();
-            sender
         });
         let mut direction = Direction::default();
         let mut count = 0;
@@ -295,21 +296,26 @@ mod tests {
                 Poll::Pending => Poll::Pending,
             }
         });
-        timeout(LIMIT, blocked).await.unwrap();
+        let first = async {
+            tokio::select! {
+                () = blocked => {}
+                () = &mut sending => panic!("everything was taken"),
+            }
+        };
+        timeout(LIMIT, first).await.unwrap();
         assert!(direction.left.is_none());
         let mut received = Vec::new();
         let copying = poll_fn(|cx| {
             let copied = &mut |more| count += more;
             direction.poll(cx, &mut from, &mut to, copied)
         });
-        let all = async { tokio::join!(copying, receiver.read_to_end(&mut received)) };
-        let (end, read) = timeout(LIMIT, all).await.unwrap();
+        let all = async { tokio::join!(copying, receiver.read_to_end(&mut received), sending) };
+        let (end, read, ()) = timeout(LIMIT, all).await.unwrap();
         assert!(matches!(end, End::Done), "{end:?}");
         read.unwrap();
         assert!(received == bytes);
         assert_eq!(count, MUCH);
         assert!(direction.piped.is_none());
-        sending.await.unwrap();
     }
 
     #[tokio::test]
@@ -340,20 +346,21 @@ mod tests {
 
     #[tokio::test]
     async fn a_peer_that_has_gone_ends_what_is_moved() {
-        let ((mut from, sender), (mut to, receiver)) = (connection().await, connection().await);
+        let ((mut from, mut sender), (mut to, receiver)) = (connection().await, connection().await);
         let mut direction = Direction {
             much: true,
             ..Direction::default()
         };
         drop(receiver);
-        let sending = tokio::spawn(async move {
-            let mut sender = sender;
-            let _ = sender.write_all(&vec![1; MUCH]).await;
-        });
+        let bytes = vec![1; MUCH];
         let copying = poll_fn(|cx| direction.poll(cx, &mut from, &mut to, &mut |_| ()));
-        let end = timeout(LIMIT, copying).await.unwrap();
+        let end = async {
+            tokio::select! {
+                end = copying => end,
+                sent = sender.write_all(&bytes) => panic!("everything was taken: {sent:?}"),
+            }
+        };
+        let end = timeout(LIMIT, end).await.unwrap();
         assert!(matches!(end, End::Write(_)), "{end:?}");
-        drop(from);
-        sending.await.unwrap();
     }
 }
