@@ -35,7 +35,7 @@ pub(crate) struct Options {
         "api", "etcd", "failover", "kubernetes", "gateway-api",
     ])]
     only: Option<String>,
-    /// Fewer and shorter turns, in the part l4, by a program that is not optimised: shows that it works
+    /// Fewer and shorter turns, in the part l4, with programs that are not optimised: shows that it works
     #[arg(long)]
     quick: bool,
     /// Let each proxy take over from the other one so many times, and measure nothing else, in the part l4
@@ -93,12 +93,7 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> anyhow::Result<()
         workspace::run(relay.args(PROFILE))?;
     }
     if matches!(only, None | Some("l4")) {
-        l4(
-            workspace,
-            &options.profile,
-            options.quick,
-            options.hand_overs,
-        )?;
+        l4(workspace, options)?;
     }
     if matches!(only, None | Some("server")) {
         server(workspace, options)?;
@@ -160,33 +155,35 @@ fn sidecar(workspace: &Workspace, options: &Options) -> anyhow::Result<()> {
     workspace::run(&mut sidecar)
 }
 
-/// The part l4 with few and short turns, of the dataplane as shipped.
-pub(crate) fn l4_quick(workspace: &Workspace) -> anyhow::Result<()> {
-    l4(workspace, "sidecar", true, None)
+/// The part l4 with few and short turns, with programs as tests have them: shows that it works.
+pub(crate) fn l4_quick(workspace: &Workspace, hand_overs: Option<u32>) -> anyhow::Result<()> {
+    workspace.build_programs()?;
+    // All packages, so that their features are those of the tests, and nothing is built twice.
+    let mut l4 = workspace.cargo(&["bench", "--workspace", "--bench", "l4", "--locked"]);
+    l4.args(["--profile", "dev"])
+        .env("LEGATE_ENVOY", envoy::get(workspace)?)
+        .env("LEGATE_BINARIES", workspace.target.join("debug"))
+        .args(["--", "--quick"]);
+    if let Some(count) = hand_overs {
+        l4.args(["--hand-overs", &count.to_string()]);
+    }
+    workspace::run(&mut l4)
 }
 
 /// Sidecars with the built-in proxy, compared with those with Envoy.
-fn l4(
-    workspace: &Workspace,
-    profile: &str,
-    quick: bool,
-    hand_overs: Option<u32>,
-) -> anyhow::Result<()> {
+fn l4(workspace: &Workspace, options: &Options) -> anyhow::Result<()> {
+    if options.quick {
+        return l4_quick(workspace, options.hand_overs);
+    }
     let envoy = envoy::get(workspace)?;
     let mut build = workspace.cargo(&["build", "-p", "legate-dataplane", "--locked"]);
-    workspace::run(build.args(["--profile", profile]))?;
+    workspace::run(build.args(["--profile", &options.profile]))?;
     let mut l4 = workspace.cargo(&["bench", "-p", "legate-tests", "--bench", "l4"]);
-    match quick {
-        true => l4.args(["--profile", "dev", "--locked"]),
-        false => l4.args(PROFILE),
-    };
-    l4.env("LEGATE_ENVOY", envoy)
-        .env("LEGATE_BINARIES", workspace.target.join(profile))
+    l4.args(PROFILE)
+        .env("LEGATE_ENVOY", envoy)
+        .env("LEGATE_BINARIES", workspace.target.join(&options.profile))
         .arg("--");
-    if quick {
-        l4.arg("--quick");
-    }
-    if let Some(count) = hand_overs {
+    if let Some(count) = options.hand_overs {
         l4.args(["--hand-overs", &count.to_string()]);
     }
     workspace::run(&mut l4)

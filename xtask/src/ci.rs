@@ -86,13 +86,12 @@ const STAGES: [Stage; 12] = [
         left_out::run_again(workspace, &earlier, records, &test::programs(workspace)?)
     }),
     ("etcd", test::etcd_store),
+    ("l4", |workspace, _| bench::l4_quick(workspace, None)),
     ("interop", |workspace, _| interop::clients(workspace)),
     ("chart", |workspace, _| {
         chart::run(workspace, &chart::Options::default())
     }),
     ("kind", |workspace, _| kind::all(workspace)),
-    // With the sidecar that the cluster has.
-    ("l4", |workspace, _| bench::l4_quick(workspace)),
     ("fuzz", |workspace, _| fuzz::all(workspace)),
 ];
 
