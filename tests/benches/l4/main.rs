@@ -21,6 +21,8 @@ use pair::{Pair, memory_of, processor_time_of};
 
 /// How long after a change or the end of connections memory is measured.
 const AFTERWARDS: Duration = Duration::from_secs(30);
+/// Open files apart from those of idle connections.
+const OTHER_FILES: u64 = 2_000;
 /// How long the cost of a change is measured: Envoy sums up its statistics every five seconds.
 const CHANGE: Duration = Duration::from_secs(5);
 
@@ -138,7 +140,10 @@ impl Row {
 
 async fn measure(options: &Options) {
     // An idle connection has two descriptors here, and two in each sidecar.
-    pair::raise_file_limit(options.idle as u64 * 2 + 2_000);
+    let files = pair::raise_file_limit(options.idle as u64 * 2 + OTHER_FILES);
+    let idle_connections = options
+        .idle
+        .min((files.saturating_sub(OTHER_FILES) / 2) as usize);
     let pairs = [Pair::start("envoy").await, Pair::start("builtin").await];
     let direct = Scope::new("direct");
     let address = echo::serve_anywhere(&direct).await;
@@ -153,7 +158,7 @@ async fn measure(options: &Options) {
     start.print();
     idle.print();
     // Before the traffic, after which processes have memory to spare.
-    memory(&pairs, options).await;
+    memory(&pairs, idle_connections, options).await;
     let exchanges = traffic(&pairs, address, options).await;
     latency(&pairs, address, exchanges / 2.0, options).await;
     upstreams(&pairs, options).await;
@@ -231,8 +236,7 @@ async fn latency(pairs: &[Pair; 2], direct: SocketAddr, rate: f64, options: &Opt
 }
 
 /// Memory of idle connections, and what of it is left after their end.
-async fn memory(pairs: &[Pair; 2], options: &Options) {
-    let count = options.idle;
+async fn memory(pairs: &[Pair; 2], count: usize, options: &Options) {
     let label = format!("memory of each of {count} idle connections, both sidecars, KiB");
     let mut each = Row::new(&label, 1);
     let label = format!(

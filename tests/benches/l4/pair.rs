@@ -167,15 +167,13 @@ pub(crate) fn start_time(sidecar: &Sidecar) -> Option<f64> {
     time.strip_suffix(" ms")?.parse().ok()
 }
 
-/// Lets this process and those that it starts have so many descriptors.
-///
-/// # Panics
-///
-/// If the limit is lower and only root may raise it.
-pub(crate) fn raise_file_limit(count: u64) {
+/// Lets this process and those that it starts have so many descriptors if it may. Returns how many they can have.
+pub(crate) fn raise_file_limit(count: u64) -> u64 {
     let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE).expect("a limit");
-    if soft < count {
-        setrlimit(Resource::RLIMIT_NOFILE, count, hard.max(count))
-            .unwrap_or_else(|error| panic!("{count} open files are needed: {error}"));
+    if soft < count && setrlimit(Resource::RLIMIT_NOFILE, count, hard.max(count)).is_err() {
+        // Only root may raise the hard limit.
+        setrlimit(Resource::RLIMIT_NOFILE, hard, hard).expect("up to the hard limit");
     }
+    let (soft, _) = getrlimit(Resource::RLIMIT_NOFILE).expect("a limit");
+    soft
 }
