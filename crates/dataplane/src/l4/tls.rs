@@ -106,6 +106,7 @@ impl Material {
             only_older: tls.max_version == TlsVersion::V1_2,
             cipher_suites: tls.cipher_suites.clone(),
             alpn: tls.alpn.clone(),
+            time: None,
         })
     }
 

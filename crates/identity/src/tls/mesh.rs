@@ -17,6 +17,7 @@ use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
 use rustls::server::{NoServerSessionStorage, ParsedCertificate, WebPkiClientVerifier};
 use rustls::sign::{CertifiedKey, SingleCertAndKey};
+use rustls::time_provider::TimeProvider;
 use rustls::{
     CertificateError, ClientConfig, DigitallySignedStruct, DistinguishedName, Error, RootCertStore,
     ServerConfig, SignatureScheme, SupportedProtocolVersion,
@@ -162,10 +163,9 @@ impl MeshServer {
         let Some((leaf, others)) = chain.split_first() else {
             return Ok(());
         };
-        let now = UnixTime::now();
-        self.verifier
-            .verify_client_cert(leaf, others, now)
-            .map(drop)
+        let now = now(&*self.config.time_provider)?;
+        let verified = self.verifier.verify_client_cert(leaf, others, now);
+        verified.map(drop)
     }
 }
 
@@ -190,8 +190,13 @@ impl MeshClient {
     /// The library's [`Error`], as in a full handshake.
     pub fn verify_resumed(&self, chain: &[CertificateDer<'_>]) -> Result<(), Error> {
         let (leaf, others) = chain.split_first().ok_or(Error::NoCertificatesPresented)?;
-        self.verifier.verify_server(leaf, others, UnixTime::now())
+        let now = now(&*self.config.time_provider)?;
+        self.verifier.verify_server(leaf, others, now)
     }
+}
+
+fn now(time: &dyn TimeProvider) -> Result<UnixTime, Error> {
+    time.current_time().ok_or(Error::FailedToGetCurrentTime)
 }
 
 /// One side of TLS between proxies.
@@ -211,6 +216,8 @@ pub struct MeshTls {
     pub cipher_suites: Vec<String>,
     /// ALPN protocols, the preferred one first.
     pub alpn: Vec<String>,
+    /// The time at which certificates have to be valid; that of the system by default.
+    pub time: Option<Arc<dyn TimeProvider>>,
 }
 
 impl MeshTls {
@@ -242,6 +249,9 @@ impl MeshTls {
         config.session_storage = Arc::new(NoServerSessionStorage {});
         config.ticketer = Ticketer::new().map_err(TlsError::Library)?;
         config.send_tls13_tickets = 1;
+        if let Some(time) = &self.time {
+            config.time_provider = Arc::clone(time);
+        }
         Ok(MeshServer {
             config: Arc::new(config),
             verifier,
@@ -271,6 +281,9 @@ impl MeshTls {
         config.resumption =
             Resumption::in_memory_sessions(SESSIONS).tls12_resumption(Tls12Resumption::Disabled);
         config.enable_sni = with_sni;
+        if let Some(time) = &self.time {
+            config.time_provider = Arc::clone(time);
+        }
         Ok(MeshClient {
             config: Arc::new(config),
             verifier,
@@ -359,9 +372,7 @@ impl Verifier {
             false => Err(Error::InvalidCertificate(CertificateError::NotValidForName)),
         }
     }
-}
 
-impl Verifier {
     fn verify_server(
         &self,
         end_entity: &CertificateDer<'_>,

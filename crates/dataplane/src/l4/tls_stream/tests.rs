@@ -2,6 +2,7 @@
 
 mod hostile;
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::SystemTime;
 
 use futures_util::poll;
@@ -14,6 +15,8 @@ use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::runtime;
 use tokio::task::{JoinSet, yield_now};
 use tokio::time::{Duration, timeout};
+use tokio_rustls::rustls::pki_types::UnixTime;
+use tokio_rustls::rustls::time_provider::TimeProvider;
 use tokio_rustls::rustls::{AlertDescription, CertificateError, ProtocolVersion};
 use tokio_rustls::{TlsAcceptor, TlsConnector};
 
@@ -67,8 +70,8 @@ fn root_named(name: &str) -> Authority {
     .unwrap()
 }
 
-/// A certificate, and `more` times that of its authority behind it.
-fn certificate(root: &Authority, name: &str, more: usize) -> MeshCertificate {
+/// A certificate, valid for an hour, with others behind it.
+fn certificate(root: &Authority, name: &str, others: &str) -> MeshCertificate {
     let leaf = root.issue(LeafRequest {
         uris: vec![format!("spiffe://test.consul/ns/default/dc/dc1/svc/{name}")],
         dns_names: Vec::new(),
@@ -78,7 +81,7 @@ fn certificate(root: &Authority, name: &str, more: usize) -> MeshCertificate {
         ttl: HOUR,
     });
     let leaf = leaf.unwrap();
-    let chain = leaf.cert_pem + &root.cert_pem().repeat(more);
+    let chain = leaf.cert_pem + others;
     MeshCertificate::parse(&chain, &leaf.key.to_pem(), name).unwrap()
 }
 
@@ -96,7 +99,7 @@ impl Sides {
 
     fn of(root: &Authority, version: ProtocolVersion) -> Self {
         let side = |name| MeshTls {
-            certificate: Some(certificate(root, name, 0)),
+            certificate: Some(certificate(root, name, "")),
             trust: Some(MeshTrust::authorities(root.cert_pem(), "test").unwrap()),
             only_newest: version == ProtocolVersion::TLSv1_3,
             only_older: version == ProtocolVersion::TLSv1_2,
@@ -120,9 +123,12 @@ impl Sides {
         ours: UnixStream,
         theirs: UnixStream,
     ) -> (io::Result<TlsStream>, io::Result<Peer>) {
+        handshake(accepts, self.configs(), ours, theirs).await
+    }
+
+    fn configs(&self) -> (MeshServer, MeshClient) {
         let server = self.server.server(true).unwrap();
-        let client = self.client.client(false).unwrap();
-        handshake(accepts, (server, client), ours, theirs).await
+        (server, self.client.client(false).unwrap())
     }
 }
 
@@ -512,10 +518,7 @@ async fn key_updates_of_the_peer_are_answered() {
 async fn session_tickets_are_sent_and_accepted() {
     each_case(async |case| {
         let sides = Sides::new(case.version);
-        let server = sides.server.server(true).unwrap();
-        let configs = (server, sides.client.client(false).unwrap());
-        let (ours, theirs) = UnixStream::pair().unwrap();
-        let (ours, peer) = handshake(case.accepts, configs, ours, theirs).await;
+        let (ours, peer) = sides.handshake(case.accepts).await;
         let (mut ours, mut peer) = (ours.unwrap(), peer.unwrap());
         peer.write_all(b"ping").await.unwrap();
         peer.flush().await.unwrap();
@@ -552,22 +555,16 @@ async fn exchange(configs: &(MeshServer, MeshClient)) -> (bool, bool) {
 #[tokio::test]
 async fn sessions_are_resumed_between_the_same_configurations_only() {
     let sides = Sides::new(ProtocolVersion::TLSv1_3);
-    let new = || {
-        (
-            sides.server.server(true).unwrap(),
-            sides.client.client(false).unwrap(),
-        )
-    };
-    let mut configs = new();
+    let mut configs = sides.configs();
     let (full, resumed) = ((false, false), (true, true));
     assert_eq!(exchange(&configs).await, full);
     assert_eq!(exchange(&configs).await, resumed);
     assert_eq!(exchange(&configs).await, resumed);
     // Another server, or the same one with another certificate or other authorities.
-    configs.0 = new().0;
+    configs.0 = sides.configs().0;
     assert_eq!(exchange(&configs).await, full);
     assert_eq!(exchange(&configs).await, resumed);
-    configs.1 = new().1;
+    configs.1 = sides.configs().1;
     assert_eq!(exchange(&configs).await, full);
     assert_eq!(exchange(&configs).await, resumed);
 }
@@ -583,68 +580,54 @@ async fn an_expired_certificate_that_is_not_needed_stops_no_session() {
         now: SystemTime::now() - 48 * HOUR,
         ttl: 24 * HOUR,
     });
-    let with_link = |name: &str| {
-        let leaf = root.issue(LeafRequest {
-            uris: vec![format!("spiffe://test.consul/ns/default/dc/dc1/svc/{name}")],
-            dns_names: Vec::new(),
-            ips: Vec::new(),
-            serial: 3,
-            now: SystemTime::now(),
-            ttl: HOUR,
-        });
-        let leaf = leaf.unwrap();
-        let chain = leaf.cert_pem + expired.as_ref().unwrap().cert_pem();
-        MeshCertificate::parse(&chain, &leaf.key.to_pem(), name).unwrap()
-    };
+    let expired = expired.unwrap();
     let mut sides = Sides::of(&root, ProtocolVersion::TLSv1_3);
-    sides.server.certificate = Some(with_link("server"));
-    sides.client.certificate = Some(with_link("client"));
-    let configs = (
-        sides.server.server(true).unwrap(),
-        sides.client.client(false).unwrap(),
-    );
+    sides.server.certificate = Some(certificate(&root, "server", expired.cert_pem()));
+    sides.client.certificate = Some(certificate(&root, "client", expired.cert_pem()));
+    let configs = sides.configs();
     assert_eq!(exchange(&configs).await, (false, false));
     assert_eq!(exchange(&configs).await, (true, true));
 }
 
+/// Seconds after the start of a test.
+#[derive(Debug)]
+struct Clock(UnixTime, AtomicU64);
+
+impl TimeProvider for Clock {
+    fn current_time(&self) -> Option<UnixTime> {
+        let seconds = self.0.as_secs() + self.1.load(Ordering::Relaxed);
+        Some(UnixTime::since_unix_epoch(Duration::from_secs(seconds)))
+    }
+}
+
 #[tokio::test]
 async fn a_session_whose_certificates_have_expired_is_not_resumed() {
-    let root = root();
-    let leaf = root.issue(LeafRequest {
-        uris: vec!["spiffe://test.consul/ns/default/dc/dc1/svc/client".to_owned()],
-        dns_names: Vec::new(),
-        ips: Vec::new(),
-        serial: 3,
-        now: SystemTime::now(),
-        ttl: Duration::from_secs(2),
-    });
-    let leaf = leaf.unwrap();
-    let mut sides = Sides::of(&root, ProtocolVersion::TLSv1_3);
-    let short = MeshCertificate::parse(&leaf.cert_pem, &leaf.key.to_pem(), "client");
-    sides.client.certificate = Some(short.unwrap());
-    let configs = (
-        sides.server.server(true).unwrap(),
-        sides.client.client(false).unwrap(),
-    );
-    assert_eq!(exchange(&configs).await, (false, false));
-    assert_eq!(exchange(&configs).await, (true, true));
-    // The certificate's time is the system's, which cannot be paused.
-    tokio::time::sleep(Duration::from_secs(3)).await;
-    let (ours, theirs) = UnixStream::pair().unwrap();
-    let (server, _client) = tokio::join!(
-        TlsStream::accept(&configs.0, Socket::Unix(theirs)),
-        TlsStream::connect(&configs.1, server_name(), Socket::Unix(ours)),
-    );
-    let error = server.unwrap_err();
-    let cause = error.get_ref().and_then(|cause| cause.downcast_ref());
-    let is_expired = |error: &Error| {
-        use CertificateError::{Expired, ExpiredContext};
-        matches!(
-            error,
-            Error::InvalidCertificate(Expired | ExpiredContext { .. })
-        )
-    };
-    assert!(cause.is_some_and(is_expired), "{error}");
+    use CertificateError::{Expired, ExpiredContext};
+    for late_server in [true, false] {
+        let clock = Arc::new(Clock(UnixTime::now(), AtomicU64::new(0)));
+        let mut sides = Sides::new(ProtocolVersion::TLSv1_3);
+        let late = match late_server {
+            true => &mut sides.server,
+            false => &mut sides.client,
+        };
+        late.time = Some(Arc::clone(&clock) as _);
+        let configs = sides.configs();
+        assert_eq!(exchange(&configs).await, (false, false));
+        assert_eq!(exchange(&configs).await, (true, true));
+        clock.1.store(2 * HOUR.as_secs(), Ordering::Relaxed);
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        let (server, client) = tokio::join!(
+            TlsStream::accept(&configs.0, Socket::Unix(theirs)),
+            TlsStream::connect(&configs.1, server_name(), Socket::Unix(ours)),
+        );
+        let error = if late_server { server } else { client }.unwrap_err();
+        let cause = error.get_ref().and_then(|cause| cause.downcast_ref());
+        let is_expired = matches!(
+            cause,
+            Some(Error::InvalidCertificate(Expired | ExpiredContext { .. }))
+        );
+        assert!(is_expired, "{error}");
+    }
 }
 
 /// A message that needs several records is put together.
@@ -653,8 +636,9 @@ async fn long_certificate_chains_are_read() {
     each_case(async |case| {
         let root = root();
         let mut sides = Sides::of(&root, case.version);
-        sides.server.certificate = Some(certificate(&root, "server", 60));
-        sides.client.certificate = Some(certificate(&root, "client", 60));
+        let others = root.cert_pem().repeat(60);
+        sides.server.certificate = Some(certificate(&root, "server", &others));
+        sides.client.certificate = Some(certificate(&root, "client", &others));
         let (ours, peer) = sides.handshake(case.accepts).await;
         let (mut ours, mut peer) = (ours.unwrap(), peer.unwrap());
         let certificates = ours.session().peer_certificates().unwrap();

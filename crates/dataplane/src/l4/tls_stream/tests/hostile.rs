@@ -205,7 +205,7 @@ async fn too_long_certificate_chains_are_refused() {
         } else {
             &mut sides.server
         };
-        peer.certificate = Some(certificate(&root, "peer", 200));
+        peer.certificate = Some(certificate(&root, "peer", &root.cert_pem().repeat(200)));
         let (ours, _) = sides.handshake(case.accepts).await;
         let error = ours.unwrap_err();
         assert!(
