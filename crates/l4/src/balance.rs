@@ -447,7 +447,8 @@ impl Balancer {
         }
     }
 
-    /// Ends ejections whose time is over, and ejects hosts that do worse than others. To be called at [`Self::next_tick`]; before, it does nothing.
+    /// Ends ejections whose time is over, and ejects hosts that do worse than others. To be called at
+    /// [`Self::next_tick`]; before, it does nothing.
     pub fn tick(&mut self, now: Duration) {
         let Some(outlier) = &mut self.outlier else {
             return;

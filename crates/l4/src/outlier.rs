@@ -125,9 +125,11 @@ impl Detector {
         }
         host.failures = 0;
         self.counters.ejections_detected_consecutive_5xx += 1;
-        self.may_eject(total)
-            && random() % 100 < u64::from(self.settings.enforcing)
-            && self.eject(host, now)
+        let ejected = self.may_eject(total) && random() % 100 < u64::from(self.settings.enforcing);
+        if ejected {
+            self.eject(host, now);
+        }
+        ejected
     }
 
     /// Whether another host may be ejected. Counts both.
@@ -144,8 +146,7 @@ impl Detector {
         true
     }
 
-    /// Ejects a host. Always returns true.
-    fn eject(&mut self, host: &mut HostState, now: Duration) -> bool {
+    fn eject(&mut self, host: &mut HostState, now: Duration) {
         self.counters.ejections_active += 1;
         self.counters.ejections_enforced_total += 1;
         host.ejected = Some(now);
@@ -155,7 +156,6 @@ impl Detector {
         }
         let next = self.sweep_after(now);
         self.next.get_or_insert(next);
-        true
     }
 
     /// A host was removed, or is new.
@@ -212,7 +212,8 @@ impl Detector {
                 self.counters.ejections_detected_success_rate += 1;
                 if self.may_eject(total) {
                     self.counters.ejections_enforced_success_rate += 1;
-                    changed |= self.eject(host, now);
+                    self.eject(host, now);
+                    changed = true;
                 }
             }
         }

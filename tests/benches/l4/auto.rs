@@ -2,14 +2,13 @@
 //! from the other.
 
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use legate_runtime::Scope;
 use legate_tests::wait::eventually_within;
 use legate_tests::{Mesh, MeshOptions, ServiceSpec, Sidecar, eventually};
 use serde_json::json;
-use tokio::sync::Mutex;
 use tokio::time::{Instant, sleep};
 
 use crate::pair::start_time;
@@ -59,6 +58,15 @@ struct Seen {
     slowest: Duration,
 }
 
+fn note(seen: &Mutex<Seen>, answered: bool, took: Duration) {
+    let mut seen = seen.lock().unwrap_or_else(PoisonError::into_inner);
+    match answered {
+        true => seen.answered += 1,
+        false => seen.failed += 1,
+    }
+    seen.slowest = seen.slowest.max(took);
+}
+
 fn call(address: SocketAddr, seen: &Arc<Mutex<Seen>>, scope: &Scope) {
     for _ in 0..CALLERS {
         let seen = Arc::clone(seen);
@@ -66,13 +74,7 @@ fn call(address: SocketAddr, seen: &Arc<Mutex<Seen>>, scope: &Scope) {
             loop {
                 let start = Instant::now();
                 let answered = load::exchanged(address).await;
-                let mut seen = seen.lock().await;
-                match answered {
-                    true => seen.answered += 1,
-                    false => seen.failed += 1,
-                }
-                seen.slowest = seen.slowest.max(start.elapsed());
-                drop(seen);
+                note(&seen, answered, start.elapsed());
                 sleep(PAUSE).await;
             }
         });
@@ -127,7 +129,7 @@ pub(crate) async fn hand_overs(count: usize) {
         .stop(Duration::from_secs(10))
         .await
         .expect("callers stop");
-    let seen = seen.lock().await;
+    let seen = std::mem::take(&mut *seen.lock().unwrap_or_else(PoisonError::into_inner));
     println!(
         "\nEach proxy took over {count} times: {} new connections failed of {}, the slowest took {} ms.",
         seen.failed,

@@ -13,7 +13,7 @@ mod pair;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use legate_runtime::Scope;
+use legate_runtime::{Scope, file_limit};
 use legate_tests::table::median;
 
 use load::Kind;
@@ -140,7 +140,7 @@ impl Row {
 
 async fn measure(options: &Options) {
     // An idle connection has two descriptors here, and two in each sidecar.
-    let files = pair::raise_file_limit(options.idle as u64 * 2 + OTHER_FILES);
+    let files = file_limit::raise().expect("a limit of open files");
     let idle_connections = options
         .idle
         .min((files.saturating_sub(OTHER_FILES) / 2) as usize);

@@ -7,7 +7,6 @@ use legate_runtime::Scope;
 use legate_tests::program::Memory;
 use legate_tests::wait::eventually_within;
 use legate_tests::{Mesh, MeshOptions, ServiceSpec, Sidecar, client, eventually};
-use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::time::clock_getcpuclockid;
 use nix::unistd::Pid;
 use serde_json::{Value, json};
@@ -165,15 +164,4 @@ pub(crate) fn start_time(sidecar: &Sidecar) -> Option<f64> {
     let line = log.lines().find(|line| line.contains("ready: listen"))?;
     let (_, time) = line.rsplit_once("ready ")?;
     time.strip_suffix(" ms")?.parse().ok()
-}
-
-/// Lets this process and those that it starts have so many descriptors if it may. Returns how many they can have.
-pub(crate) fn raise_file_limit(count: u64) -> u64 {
-    let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE).expect("a limit");
-    if soft < count && setrlimit(Resource::RLIMIT_NOFILE, count, hard.max(count)).is_err() {
-        // Only root may raise the hard limit.
-        setrlimit(Resource::RLIMIT_NOFILE, hard, hard).expect("up to the hard limit");
-    }
-    let (soft, _) = getrlimit(Resource::RLIMIT_NOFILE).expect("a limit");
-    soft
 }
